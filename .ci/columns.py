@@ -1,34 +1,45 @@
-"""Write every column of every CSV file into the reference: docs/reference/columns.md.
+"""Write the quantities of every CSV file into the reference: docs/reference/columns.md.
 
 Run by `make columns`; tests/docs/test_columns.py holds it to the files that the commands write.
 """
 
 from pathlib import Path
 
-from normprobe.measurements import NAMES
-from normprobe.quantities import Table, declared
+from normprobe.measurements import measurements
+from normprobe.tidy import Quantity, Table, declared
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/columns.md"
-ROOMS = (*(f"measurements.{name}" for name in NAMES), "paper", "data")
 INTRODUCTION = """\
-# Columns
+# Tables and quantities
 
-Every column of every CSV file that normprobe writes, with its definition or its equation in
-[The Unseen Bias](https://arxiv.org/abs/2512.08374), and its unit. A norm has the unit of the
-model's states, which have none. Symbols are those of
+**Tables of numbers are tidy: one row a number.** First come the keys of the table, such as `layer`
+and `group`, then the name of a `quantity`, then its estimates, which are the same in every table. A
+table leaves out the estimates that none of its quantities has.
+
+| column | what it holds |
+|---|---|
+| `quantity` | which number it is: the lists below say what each one is |
+| `mean` | mean over tokens, or over samples where it says so; a number that is no mean itself |
+| `low`, `high` | ends of its 95 % interval: of this row by itself, over images |
+| `band_low`, `band_high` | ends of its 95 % band over images: it holds all of its cells at once |
+| `geometric_mean`, `geometric_low`, `geometric_high` | over tokens whose number is above 0 |
+| `std` | population deviation, over what the mean is over |
+| `sample_mean`, `sample_low`, `sample_high`, `sample_std` | of per-sample means |
+| `q05`, `q25`, `q50`, `q75`, `q95` | quantiles over tokens |
+| `tokens`, `samples` | over how many the number is |
+
+Equations are those of [The Unseen Bias](https://arxiv.org/abs/2512.08374). A norm has the unit of
+the model's states, which have none. Symbols are those of
 [what is measured](../explanation/quantities.md): $x$ enters a layer, $h$ leaves it, $D = h - x$.
 
-What follows a name:
+<!-- parsed only: stands for a run folder of yours -->
+```python
+import pandas as pd
 
-| ending | meaning |
-|---|---|
-| `_mean`, `_std` | mean and population deviation, over tokens unless it says over samples |
-| `_sample_mean`, `_sample_std` | of per-sample means |
-| `_geometric_mean` | geometric mean, over tokens whose number is above 0 |
-| `_q05`, `_q25`, `_q50`, `_q75`, `_q95` | quantiles over tokens |
-| `_visual`, `_text` | of visual, of text tokens |
-| `_ci_low`, `_ci_high` | ends of the 95 % interval of a row by itself, over images |
-| `_band_low`, `_band_high` | ends of the 95 % band over images: it holds all of its cells at once |
+table = pd.read_csv("RUN/layers.csv")
+norms = table[table.quantity == "norm"]
+norms.pivot(index="layer", columns="group", values="mean").plot(logy=True)
+```
 
 **Degrees of freedom.** An interval is widened by Student's $t$ at $n - 1$, where $n$ images hold
 something of the number. Questions about one picture are one image; a sample without a picture is
@@ -57,8 +68,10 @@ from the images of their own, and share the 5 % by their numbers (Bonferroni).
 
 
 def tables() -> list[Table]:
-    """All tables, measurement by measurement."""
-    return [table for room in ROOMS for table in declared(room).values()]
+    """All tables, measurement by measurement; once those that two of them write alike."""
+    of_each = [offered.quantities() for offered in measurements().values()]
+    rooms = [*of_each, declared("normprobe.paper"), declared("normprobe.data")]
+    return [*{title(table): table for room in rooms for table in room.values()}.values()]
 
 
 def title(table: Table) -> str:
@@ -71,12 +84,38 @@ def page() -> str:
     parts = [INTRODUCTION]
     for table in tables():
         parts.append(f"## {title(table)}\n\n{table.rows[:1].upper()}{table.rows[1:]}\n")
-        rows = ["| column | meaning | equation | unit |", "|---|---|---|---|"]
-        for number in table.quantities:
-            names = ", ".join(f"`{column}`" for column in number.columns)
-            rows.append(f"| {names} | {number.words} | {number.equation} | {number.unit} |")
-        parts.append("\n".join(rows) + "\n")
+        known = {each.name: each for each in table.quantities}
+        for what, names in (("key", table.keys), ("column", table.columns)):
+            rows = [_row(known[name]) for name in names]
+            parts += _listed([what, "meaning", "equation", "unit"], rows)
+        rows = [[*_row(number), _beside(number.forms)] for number in table.numbers.values()]
+        parts += _listed(["quantity", "meaning", "equation", "unit", "beside `mean`"], rows)
     return "\n".join(parts)
+
+
+def _row(of: Quantity) -> list[str]:
+    return [f"`{of.name}`", of.words, of.equation, of.unit]
+
+
+def _listed(headers: list[str], rows: list[list[str]]) -> list[str]:
+    """A table of Markdown; none without rows."""
+    lines = [f"| {' | '.join(row)} |" for row in (headers, *rows)]
+    return ["\n".join([lines[0], "|---" * len(headers) + "|", *lines[1:]]) + "\n"] if rows else []
+
+
+_TOLD = {
+    "interval": "interval",
+    "band": "band",
+    "geometric": "geometric mean",
+    "std": "deviation",
+    "samples": "means of samples",
+    "quantiles": "quantiles",
+}
+
+
+def _beside(forms: str) -> str:
+    """Which other estimates a quantity has."""
+    return ", ".join(words for form, words in _TOLD.items() if form in forms.split())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from normprobe import Probe, Watch, probe_layers, watch
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
-from normprobe.measurements import measurement
+from normprobe.measurements.layers import WATCHERS, Layers
 from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.options import Sampling
@@ -128,15 +128,15 @@ def hooked(modules: list[nn.Module], hook: Any) -> Iterator[None]:
 
 def ways(model: Any, inputs: Any, special: list[int]) -> dict[str, Way]:
     measured = MeasuredModel(model, find_parts(model), special)
-    layers, probe = measurement("layers"), Probe(model, special_token_ids=special)
+    layers, probe = Layers(), Probe(model, special_token_ids=special)
     found: dict[str, Way] = {
         "bare forward": partial(bare, model, inputs),
         "normprobe": partial(layers.sample_rows, measured, inputs),
         **{
             f"normprobe `--{name}`": partial(
-                layers.looking_at([name]).sample_rows, measured, inputs
+                layers.asking(also=[name]).sample_rows, measured, inputs
             )
-            for name in layers.watchers
+            for name in WATCHERS
         },
         "`Probe.layers(inputs)` again": partial(probe.layers, inputs),
         "`probe_layers`, each time anew": partial(
@@ -217,7 +217,7 @@ def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
     measured = MeasuredModel(model, find_parts(model), builder.special_token_ids)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", overwrite=False, record={})
-        collect(run, measured, data, builder, measurement("layers"), Sampling())
+        collect(run, measured, data, builder, Layers(), Sampling())
 
 
 # --- beside training ----------------------------------------------------------------------------
@@ -291,7 +291,6 @@ def markdown(costs: dict[int, Any], rates: tuple[float, float], samples: int, ro
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     if "nnsight" not in costs[depths[0]]:
         lines.append("| nnsight | " + " | ".join(["not installed"] * len(heads)) + " |")
-    lines.append("| on a GPU | " + " | ".join(["not measured"] * len(heads)) + " |")
     ready, whole = rates
     lines.append(
         f"\nMedians of {rounds} interleaved runs on {torch.get_num_threads()} CPU thread, torch "

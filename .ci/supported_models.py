@@ -12,7 +12,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "normprobe/model/find/supported_models.csv"
-COLUMNS = ("model_type", "takes", "family", "norm_placement", "found_by", "notes")
+COLUMNS = ("model_type", "takes", "family", "norm_placement", "visual_rows", "text_rows")
+COLUMNS += ("found_by", "notes")
 
 
 def row(name: str, model: Any, parts: Any, traced: Any) -> dict[str, str]:
@@ -48,9 +49,28 @@ def row(name: str, model: Any, parts: Any, traced: Any) -> dict[str, str]:
         "takes": ", ".join(takes),
         "family": family_of(parts),
         "norm_placement": find_norm_placement(model, parts),
+        **_entries(name, model, parts),
         "found_by": "override" if name in OVERRIDES else "structure",
         "notes": "; ".join(notes),
     }
+
+
+def _entries(name: str, model: Any, parts: Any) -> dict[str, str]:
+    """What stands between the projector or the text table and decoder layer 1."""
+    from support.tiny_inputs import tiny_inputs
+    from support.tiny_models import WITHOUT_IMAGES
+
+    from normprobe.model.entry_norms import entries_of
+    from normprobe.model.measured_model import MeasuredModel
+
+    if name in WITHOUT_IMAGES:
+        return {"visual_rows": "", "text_rows": ""}
+    found = entries_of(MeasuredModel(model, parts), tiny_inputs(model, 2))
+    told = {
+        group: f"{entry}: {entry.module}" if entry.module else str(entry)
+        for group, entry in found.items()
+    }
+    return {f"{group}_rows": told.get(group, "") for group in ("visual", "text")}
 
 
 def rows() -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from normprobe.survey.model_list import ListedModel, listed_models
+from normprobe.extensions.survey.models import ListedModel, listed_models
 
 ATLAS = Path(__file__).resolve().parent
 NORMPROBE = [sys.executable, "-m", "normprobe"]

@@ -18,11 +18,21 @@ from experiments.specimen.pretrain_language import build_tokenizer
 from experiments.specimen.training import TrainingLog
 from normprobe import Probe
 from normprobe.report.ratio_words import Estimate
+from normprobe.tidy import QUANTITY, keys_of
 
 RESULTS_FILE = "cause.csv"
 VARIANTS = (NO_NORM, ALIGNED)
 #: As ``norm_alignment`` trains: language model, projector, both.
 STEPS = (350, 60, 200)
+#: Names of columns in the results file, which were once those of cause.csv; and their order.
+NAMES = {
+    "mean": "effect",
+    "low": "effect_ci_low",
+    "high": "effect_ci_high",
+    "band_low": "effect_band_low",
+    "band_high": "effect_band_high",
+}
+KEPT = ("samples", "untouched", "value", *NAMES.values(), "off_map", "variant", "seed")
 DONE = ("scale", "scale-to-text", "norm-at-layer", "freeze", "swap-norms", "permute", "blank")
 
 #: Rows of the report: an intervention, its dose, and what of it.
@@ -40,9 +50,10 @@ REPORTED = (
 
 def measured(variant: str, seed: int, folder: Path) -> pd.DataFrame:
     """The rows of the whole model of one checkpoint, with its variant and seed."""
-    found = Probe(folder).cause(do=DONE, batch_size=8).table
-    whole = found[found["quantity"].isin({quantity for _, _, quantity in REPORTED})]
-    return whole.assign(variant=variant, seed=seed)
+    found = Probe(folder).measure("cause", do=DONE, batch_size=8).table
+    whole = found[found[QUANTITY].isin({quantity for _, _, quantity in REPORTED})]
+    told = whole.rename(columns=NAMES).assign(variant=variant, seed=seed)
+    return told[[*keys_of(found), QUANTITY, *KEPT]]
 
 
 def report(results: pd.DataFrame) -> str:
@@ -67,7 +78,10 @@ def _cell(
     if name == "untouched":
         return f"{rows['untouched'].iloc[0]:.3f}"
     rows = rows[rows["intervention"] == name]
-    row = (rows if dose is None else rows[rows["dose"] == dose]).iloc[0]
+    rows = rows if dose is None else rows[rows["dose"] == dose]
+    if rows.empty:  # of angles that hardly differ there is no share
+        return "-"
+    row = rows.iloc[0]
     effect = Estimate(*row[["effect", "effect_ci_low", "effect_ci_high"]].astype(float))
     return f"{effect.value:.3f} [{effect.low:.3f}, {effect.high:.3f}]"
 

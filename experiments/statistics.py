@@ -17,7 +17,7 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from experiments.tables import EXPLANATION, insert, markdown
+from experiments.tables import EXPLANATION, markdown, publish
 from normprobe.measurements.layers.accounted import ONE_LAYER, accounted_table
 from normprobe.measurements.layers.theory import eq_13
 from normprobe.report.ranking import told_apart
@@ -36,7 +36,8 @@ from normprobe.statistics.bootstrap import (
     rank_correlation,
     ratio_draws,
 )
-from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.resampling import Resampled, add_intervals
+from normprobe.tidy import Numbers, Quantity, Table, select
 
 Array = NDArray[np.float64]
 Method = Callable[[Array, int, Scale, "NDArray[np.integer[Any]] | None"], Array]
@@ -71,15 +72,24 @@ WORLDS = {
     "unequal token counts": World(token_spread=0.7),
 }
 
-#: What has an interval, by column.
+#: What has an interval.
 QUANTITIES = {
     GEOMETRIC_RATIOS["norm"]: "norm ratio, geometric",
     RATIOS_TO_TEXT["norm"]: "norm ratio, arithmetic",
     GEOMETRIC_RATIOS["angle"]: "angle ratio, geometric",
     "norm_share": "share of the norms",
-    "visual_cosine_mean": "cosine near 0.99",
-    "text_cosine_mean": "cosine near 0.83",
+    "visual_cosine": "cosine near 0.99",
+    "text_cosine": "cosine near 0.83",
 }
+#: Their scales, but for the share, which its own table makes.
+TABLE = Table(
+    "measured",
+    "a row a data set",
+    [
+        Quantity(name, words, forms=f"mean interval {'fisher' if 'cosine' in name else 'log'}")
+        for name, words in QUANTITIES.items()
+    ],
+)
 
 NORM, SPREAD = {VISUAL: 20.0, TEXT: 4.0}, {VISUAL: 0.3, TEXT: 0.2}
 TOKENS = {VISUAL: 256.0, TEXT: 20.0}
@@ -143,8 +153,12 @@ def sample_rows(world: World, units: int, sets: int, random: np.random.Generator
     return pd.concat(made, ignore_index=True)
 
 
-def measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """``QUANTITIES`` of each data set with their intervals, as the package's tables have them."""
+def measured(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """``QUANTITIES`` with their intervals, as the package's tables have them.
+
+    Returns:
+        ``mean``, ``low`` and ``high`` of each, a row a data set.
+    """
     layers = np.unique(rows["layer"])
     cells = pd.MultiIndex.from_product([layers, [VISUAL, TEXT]], names=["layer", "group"])
     resampled = Resampled(cells.to_frame(index=False), rows, ["layer", "group"])
@@ -154,19 +168,20 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
     for metric in ("norm", "angle"):
         means = resampled.geometric_means(metric)
         drawn[GEOMETRIC_RATIOS[metric]] = means[:, ::2] / means[:, 1::2]
-    drawn |= {"visual_cosine_mean": cosines[:, ::2], "text_cosine_mean": cosines[:, 1::2]}
-    table = pd.DataFrame({name: values[0] for name, values in drawn.items()})
-    table = with_intervals(table, drawn, resampled.units)
+    drawn |= {"visual_cosine": cosines[:, ::2], "text_cosine": cosines[:, 1::2]}
+    numbers: Numbers = {name: {"mean": values[0]} for name, values in drawn.items()}
+    draws = {(name, "mean"): values for name, values in drawn.items()}
+    add_intervals(numbers, draws, resampled.units, table=TABLE)
     # A share is of layers in which visual tokens clearly turn more slowly.
-    column = GEOMETRIC_RATIOS["angle"]
-    ends = {column: 0.2, f"{column}_band_low": 0.1, f"{column}_band_high": 0.3}
+    slower = {"quantity": GEOMETRIC_RATIOS["angle"], "mean": 0.2, "band_low": 0.1, "band_high": 0.3}
     pairs = rows[["sample_id", "image_hash"]].drop_duplicates().assign(layer=1, group=PAIR)
-    clear = pd.DataFrame({"layer": layers, "group": VISUAL, **ends})
+    clear = pd.DataFrame({"layer": layers, "group": VISUAL, **slower})
     shares = accounted_table(pd.concat([rows, pairs], ignore_index=True), clear)
-    return table.join(shares[shares["scope"] == ONE_LAYER].filter(like="norm_share"))
+    share = select(shares, "norm_share", scope=ONE_LAYER).reset_index(drop=True)
+    return {name: pd.DataFrame(of) for name, of in numbers.items()} | {"norm_share": share}
 
 
-def truth(world: World, images: int = 400_000) -> "pd.Series[float]":
+def truth(world: World, images: int = 400_000) -> dict[str, float]:
     """``QUANTITIES`` over very many images."""
     rows = sample_rows(world, images, 1, np.random.default_rng(0))
     tokens = rows["tokens"].to_numpy()
@@ -174,7 +189,8 @@ def truth(world: World, images: int = 400_000) -> "pd.Series[float]":
     counts = rows.groupby("group")[["tokens", "log_tokens"]].sum()
     merged = means.div(counts["tokens"], axis=0).join(counts).reset_index()
     with np.errstate(invalid="ignore"):  # without the one image there is none
-        return measured(merged.assign(layer=1, sample_id=0, image_hash=0)).iloc[0]
+        found = measured(merged.assign(layer=1, sample_id=0, image_hash=0))
+    return {name: float(of["mean"].iloc[0]) for name, of in found.items()}
 
 
 def percentile(
@@ -236,12 +252,12 @@ def coverage(
                 rows = sample_rows(world, units, min(AT_ONCE, sets - start), random)
                 for method in methods:
                     with patch.object(resampling, "interval", METHODS[method]):
-                        table = measured(rows)
-                    for column in QUANTITIES:
-                        low, high = table[f"{column}_ci_low"], table[f"{column}_ci_high"]
-                        sides = {"below": high < true[column], "above": low > true[column]}
+                        found_by = measured(rows)
+                    for name_of, table in found_by.items():
+                        low, high = table["low"], table["high"]
+                        sides = {"below": high < true[name_of], "above": low > true[name_of]}
                         for side, beyond in sides.items():
-                            key = method, column, side
+                            key = method, name_of, side
                             missed[key] = missed.get(key, 0) + beyond.sum() / sets
             by_side = pd.Series(missed).unstack().reset_index(names=["method", "quantity"])
             found.append(by_side.assign(world=name, images=units))
@@ -715,10 +731,7 @@ def main(
         "power": power_table(needed),
         "planner": planner_table(needed),
     }
-    for name, table in tables.items():
-        typer.echo(f"{name}\n\n{table}\n")
-    if write:
-        insert(EXPLANATION / "statistics.md", tables)
+    publish(tables, EXPLANATION / "statistics.md" if write else None)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import typer
+
 EXPLANATION = Path(__file__).resolve().parents[1] / "docs/explanation"
 
 
@@ -11,6 +13,14 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [list(header), ["---"] * len(header), *map(list, rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def publish(tables: Mapping[str, str], page: Path | None) -> None:
+    """Print tables by name, and put them into a page where there is one."""
+    for name, table in tables.items():
+        typer.echo(f"{name}\n\n{table}\n")
+    if page is not None:
+        insert(page, tables)
 
 
 def insert(page: Path, tables: Mapping[str, str]) -> None:

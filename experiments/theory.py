@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from experiments.tables import EXPLANATION, insert, markdown
-from normprobe.measurements import measurement
+from normprobe.measurements.layers import Layers
 from normprobe.measurements.layers.assumptions import (
     ASSUMED,
     EXEMPT,
@@ -196,7 +196,7 @@ def simulated(world: World, seed: int) -> pd.DataFrame:
     ids = torch.tensor([[IMAGE] * TOKENS + [WORD] * TOKENS] * SAMPLES)
     inputs = {"input_ids": ids, "states": states_of(world, random)}
     names = [f"{sample:02}" for sample in range(SAMPLES)]
-    rows = measurement("layers").sample_rows(MeasuredModel(model, parts), inputs, names)
+    rows = Layers().sample_rows(MeasuredModel(model, parts), inputs, names)
     return rows.assign(image_hash=None)
 
 

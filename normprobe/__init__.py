@@ -26,8 +26,9 @@ TYPE_CHECKING = False  # to import it would take longer than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from normprobe.callback import NormProbeCallback
     from normprobe.errors import NormprobeError
+    from normprobe.extensions.training.callback import NormProbeCallback
+    from normprobe.extensions.training.watch import Watch, watch
     from normprobe.measurements.interface.measure import probe_interface
     from normprobe.measurements.layers.also import per_group, per_pair, per_token
     from normprobe.measurements.layers.table import probe_layers
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from normprobe.probe import Probe
     from normprobe.run import Run, compare, load_run
     from normprobe.statistics.weights import embedding_statistics
-    from normprobe.training import Watch, watch
 
 __version__ = "0.1.0"
 __all__ = [
@@ -68,15 +68,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "AxolotlPlugin": "normprobe.launchers",
+    "AxolotlPlugin": "normprobe.extensions.training.launchers",
     "GlobalWeightCompensatedLayerNorm": "normprobe.model.align.norm",
-    "LightningCallback": "normprobe.launchers",
-    "NormProbeCallback": "normprobe.callback",
+    "LightningCallback": "normprobe.extensions.training.launchers",
+    "NormProbeCallback": "normprobe.extensions.training.callback",
     "NormprobeError": "normprobe.errors",
     "Parts": "normprobe.model.find.parts",
     "Probe": "normprobe.probe",
     "Run": "normprobe.run",
-    "Watch": "normprobe.training",
+    "Watch": "normprobe.extensions.training.watch",
     "align_norms": "normprobe.model.align.target",
     "compare": "normprobe.run",
     "embedding_statistics": "normprobe.statistics.weights",
@@ -90,7 +90,7 @@ _HOME = {
     "probe_layers": "normprobe.measurements.layers.table",
     "remove_norm": "normprobe.model.align.norm",
     "save_alignment": "normprobe.model.load.alignment",
-    "watch": "normprobe.training",
+    "watch": "normprobe.extensions.training.watch",
 }
 
 

@@ -255,9 +255,8 @@ def bridge_generation(model_class: Any) -> None:
     model_class.__getattr__ = look_further
 
 
-def bridge_model_attributes(model_class: type) -> None:
+def bridge_model_attributes(_model_class: type) -> None:
     """What went from every model: older classes read it of themselves, and of models inside."""
-    del model_class
     base: Any = PreTrainedModel
     for name, value in _MODEL_ATTRIBUTES.items():
         if not hasattr(base, name):

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, signature
 from threading import Event, Lock, RLock, get_ident
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -39,6 +39,8 @@ _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worke
 _ROOT_FIRST = "forward through the root module first"
 
 SeeState = Callable[[Tensor], None]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _Reached(BaseException):
@@ -60,9 +62,27 @@ def on_this_thread(
     return called
 
 
+def in_full_precision(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function as it is without ``torch.autocast``, which a user's training may be inside of.
+
+    A matrix product of float32 is one of bfloat16 there: no angle is told any more.
+    """
+
+    @wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with ExitStack() as off:
+            for kind in ("cpu", "cuda", "mps", "xpu"):
+                if torch.is_autocast_enabled(kind):
+                    off.enter_context(torch.autocast(kind, enabled=False))
+            return function(*args, **kwargs)
+
+    return called
+
+
 def before_call(module: nn.Module, hook: Callable[..., None]) -> RemovableHandle:
     """Call ``hook(module, args, kwargs)`` each time before this thread runs ``module``."""
-    return module.register_forward_pre_hook(on_this_thread(hook), with_kwargs=True)
+    here = on_this_thread(in_full_precision(hook))
+    return module.register_forward_pre_hook(here, with_kwargs=True)
 
 
 def after_call(
@@ -72,7 +92,7 @@ def after_call(
 
     ``first``: before the hooks that are there.
     """
-    here = on_this_thread(hook)
+    here = on_this_thread(in_full_precision(hook))
     return module.register_forward_hook(here, with_kwargs=True, prepend=first)
 
 
@@ -113,7 +133,7 @@ def on_call(
     without a floating-point input are passed over: Ovis looks indicator ids up in the table that
     also mixes its visual rows. With ``codes`` they count, too: what entered is None.
     """
-    names = tuple(signature(module.forward).parameters)
+    names = _names_of_arguments(module)
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         entered = _first_state((kwargs.get("hidden_states"), args, kwargs))
@@ -122,6 +142,20 @@ def on_call(
             see(entered, (left or hidden_state_of)(output), given)
 
     return after_call(module, hook)
+
+
+def _names_of_arguments(module: nn.Module) -> tuple[str, ...]:
+    """By which a module's forward takes its arguments, in their order."""
+    method = getattr(module.forward, "__func__", None)
+    if method is None:  # replaced, as accelerate does
+        return tuple(signature(module.forward).parameters)
+    return _parameters_of(method)[1:]
+
+
+@cache
+def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Once a function: each layer of each forward asks again."""
+    return tuple(signature(function).parameters)
 
 
 def hidden_state_of(value: Any, field: str = HIDDEN_STATE) -> Tensor:
@@ -232,7 +266,7 @@ def lock_of(model: nn.Module) -> RLock:
 
 @contextmanager
 def observing(model: nn.Module) -> Iterator[None]:
-    """No gradients and no dropout inside the block; each module's mode is restored after it.
+    """No gradients, no dropout and nothing compiled inside the block; all is restored after it.
 
     One thread at a time observes a model. A forward of a model in training that another thread
     begins meanwhile waits until the modes are back.
@@ -241,7 +275,13 @@ def observing(model: nn.Module) -> Iterator[None]:
         NormprobeError: another thread switched modules to training inside the block.
     """
     # Inside torch.inference_mode no tensor would tell whether a layer overwrote it.
-    with lock_of(model), _evaluating(model), torch.inference_mode(False), torch.no_grad():
+    with (
+        lock_of(model),
+        _evaluating(model),
+        _uncompiled(model),
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):
         yield
 
 
@@ -289,6 +329,30 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         for module in training:
             module.training = True
         restored.set()
+
+
+@contextmanager
+def _uncompiled(model: nn.Module) -> Iterator[None]:
+    """What ``torch.compile`` has made of modules and their forwards is not run inside the block.
+
+    A graph that was compiled without a hook runs without it, and does not ask whether there is one.
+    """
+    held: list[tuple[dict[str, Any], str, Any]] = []
+    for module in model.modules():
+        own = vars(module)
+        for name in ("_compiled_call_impl", "forward"):
+            if name in own and (name != "forward" or hasattr(own[name], _ORIGINAL)):
+                held.append((own, name, own[name]))
+                own[name] = getattr(own[name], _ORIGINAL) if name == "forward" else None
+    try:
+        yield
+    finally:
+        for own, name, compiled in held:
+            own[name] = compiled
+
+
+#: Where a compiled function keeps what it was made of.
+_ORIGINAL = "_torchdynamo_orig_callable"
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -20,12 +20,12 @@ import torch
 
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.errors import NormprobeError
-from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import dtype_of, inputs_for, named_inputs
 from normprobe.inputs.prefetch import batches
-from normprobe.measurements import Measurement, measurements
+from normprobe.inputs.processor import classes_of
+from normprobe.measurements import over_samples
+from normprobe.measurements.measurement import Measurement, SampleMeasurement
 from normprobe.model.align.target import PROMPT, aligned
-from normprobe.model.checkpoint import BARE_VISION_ENCODER, LANGUAGE_MODEL
 from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
@@ -39,7 +39,7 @@ from normprobe.runs.fingerprints import tensor_digests
 from normprobe.runs.model_source import ModelSource, example_inputs
 from normprobe.runs.processes import join_processes, naming_the_run
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import TURN
+from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, TURN
 
 log = logging.getLogger(__name__)
 
@@ -92,24 +92,16 @@ class Pipeline:
         if align is not None:
             aligned = aligned_for(self.run, model, align, self._alignment_examples(align))
             self._until_finished.enter_context(aligned)
-        if self.measured_by.watching:
-            for remark in self.measured_by.remarks(model, self._first()):
-                warn(self.run, remark)
-        if own := self.measured_by.own_numbers:
-            before = self.run.record.get("own_numbers", own)
-            changed = [name for name in own if before.get(name) != own[name]]
-            if changed:
-                raise NormprobeError(
-                    f"the code of {changed[0]} is another one than when the run began",
-                    "put the file back, or begin a new run",
-                )
-            self.run.note(own_numbers=own)
+        self._look_further()
         self.run.note(bridges=list(self.source.bridges), prepared=self.source.prepared)
         notes = () if self.source.plan is None else self.source.plan.notes
         for warning in note_model(self.run, model, self.source.weights_record, notes):
             log.warning("warning: %s", warning)
         self._started = time.perf_counter()
         return model
+
+    def _look_further(self) -> None:
+        """Before a run over samples: what it will miss, and whose numbers it adds."""
 
     def finish(self, tables: Tables) -> Run:
         """Write the tables, draw the figures, call the run complete."""
@@ -132,12 +124,23 @@ class Pipeline:
         yield example_inputs(self.source.builder, self.samples)
 
     def _alignment_examples(self, target: str | float) -> list[Mapping[str, Any]]:
-        assert isinstance(self.samples, DataSet)
-        return alignment_examples(self.source.builder, self.model, target, self.samples)
+        """Inputs that an alignment target is measured on, on the model's device."""
+        found = [*self._examples()]
+        if target == PROMPT:
+            found = [*islice(self._prepared(), _ALIGNMENT_SAMPLES)]
+        return [inputs_for(self.model.model, inputs) for inputs in found]
 
     def _first(self) -> Mapping[str, Any]:
+        """Inputs of the first sample that the processor takes, on the model's device."""
+        for inputs in self._prepared():
+            return inputs_for(self.model.model, inputs)
+        raise NormprobeError("the processor takes no sample of the data", "pass other --data")
+
+    def _prepared(self) -> Iterator[Mapping[str, Any]]:
+        """Inputs of each sample that the processor takes."""
         assert isinstance(self.samples, DataSet)
-        return first_inputs(self.source.builder, self.model, self.samples)
+        for _, inputs in batches(self.samples, self.source.builder, 1, bad=self.samples.bad):
+            yield inputs
 
     def _note_weights(self) -> None:
         """Record the weights that are measured, where the run is kept."""
@@ -155,13 +158,38 @@ class Pipeline:
         note_buffers(self.run, self.source.changed_buffers())
         traced = traced_example(model.model, model.parts, example)
         note_verified(self.run, model.parts, traced)
-        if self.measured_by.has("recomputed"):
+        if self.measured_by.recomputed is not None:
             inputs = inputs_for(model.model, example)
-            found = self.measured_by.module("recomputed").differences(model, inputs, traced)
+            found = self.measured_by.recomputed.differences(model, inputs, traced)
             note_recomputed(self.run, found, dtype_of(model.model) or torch.float32)
 
 
-class OverSamples(Pipeline):
+class _OfSamples(Pipeline):
+    """A run of a measurement over samples."""
+
+    measured_by: SampleMeasurement
+
+    def _look_further(self) -> None:
+        for remark in self.measured_by.remarks(self.model, self._first):
+            warn(self.run, remark)
+        if facts := self.measured_by.facts(self.model, self._first):
+            self.run.note(**facts)
+        if own := self.measured_by.own_numbers:
+            before = self.run.record.get("own_numbers", own)
+            changed = [name for name in own if before.get(name) != own[name]]
+            if changed:
+                raise NormprobeError(
+                    f"the code of {changed[0]} is another one than when the run began",
+                    "put the file back, or begin a new run",
+                )
+            self.run.note(own_numbers=own)
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """What the rows say."""
+        return self.measured_by.tables(rows, self.model)
+
+
+class OverSamples(_OfSamples):
     """A run over the samples of a data set, which several processes may share."""
 
     samples: DataSet
@@ -169,7 +197,7 @@ class OverSamples(Pipeline):
     def __init__(
         self,
         source: ModelSource,
-        measured_by: Measurement,
+        measured_by: SampleMeasurement,
         options: Mapping[str, Any],
         output: Output,
         sampling: Sampling,
@@ -193,6 +221,7 @@ class OverSamples(Pipeline):
         builder, sampling = self.source.builder, self._sampling
         by_turn = self._options.get("by") == TURN
         builder = replace(builder, by_turn=True) if by_turn else builder
+        self.run.note(processor=classes_of(builder.processor))
         rows = collect(
             self.run, self.model, self.samples, builder, self.measured_by, sampling, self._only
         )
@@ -202,9 +231,9 @@ class OverSamples(Pipeline):
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """What the rows say, and maps of the first pictures."""
-        tables = dict(self.measured_by.tables(rows, self.model))
+        tables = dict(super().tables(rows))
         if self._pictures is not None:
-            draw = self.measured_by.module("norm_map").norm_map
+            draw = self.measured_by.norm_map
             builder, pictures = self.source.builder, self._pictures
             tables |= norm_maps(self.run, self.model, self.samples, builder, draw, rows, pictures)
         return tables
@@ -221,13 +250,13 @@ class OverSamples(Pipeline):
             self._note_digests()
 
 
-class OneBatch(Pipeline):
+class OneBatch(_OfSamples):
     """A run of one batch, as the model's processor returned it."""
 
     def __init__(
         self,
         source: ModelSource,
-        measured_by: Measurement,
+        measured_by: SampleMeasurement,
         options: Mapping[str, Any],
         output: Output,
         inputs: Any,
@@ -246,7 +275,7 @@ class OneBatch(Pipeline):
                 "leave by out, or pass data",
             )
         self._inputs = inputs
-        self._can_wait = measured_by.tables_from_rows and output.output is None
+        self._can_wait = measured_by.tables_can_wait and output.output is None
 
     def collect(self) -> pd.DataFrame:
         """The rows of the batch."""
@@ -262,11 +291,6 @@ class OneBatch(Pipeline):
         else:
             self.run.note(intervals=None)
         return rows
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """What the rows say."""
-        tables: Mapping[str, pd.DataFrame] = self.measured_by.tables(rows, self.model)
-        return tables
 
     def _examples(self) -> Iterator[Mapping[str, Any]]:
         yield self._named
@@ -295,7 +319,7 @@ def _require_kind(source: ModelSource, measured_by: Measurement) -> None:
 
 
 def _require_fitting(
-    source: ModelSource, measured_by: Measurement, samples: DataSet, data: str
+    source: ModelSource, measured_by: SampleMeasurement, samples: DataSet, data: str
 ) -> None:
     """Refuse images for a language model's layers, and text for a vision encoder."""
     kind, model_type = source.kind, source.facts["model_type"]
@@ -304,25 +328,26 @@ def _require_fitting(
             f"{source.name} ({model_type}) reads videos; {measured_by.name} measures images",
             "`normprobe embeddings` and `normprobe inspect` work without images",
         )
-    if kind == LANGUAGE_MODEL and measured_by.text_of_language_models and samples.has_images:
+    if kind == LANGUAGE_MODEL and measured_by.text_alone and samples.has_images:
         raise NormprobeError(
             f"{source.name} is a {kind}, and the samples of {data} hold images",
             "pass --data text, measure the side that exists: normprobe interface "
             f"{source.argument}, or say --part kind=vision-language, if it reads images",
         )
-    needs_images = kind == BARE_VISION_ENCODER or measured_by.intervenes
+    needs_images = kind == BARE_VISION_ENCODER or measured_by.needs_images
     if needs_images and not samples.has_images:
-        does = f"is a {kind}" if kind == BARE_VISION_ENCODER else "has its visual tokens changed"
+        bare = f"{source.name} is a {kind}" if kind == BARE_VISION_ENCODER else ""
         raise NormprobeError(
-            f"{source.name} {does}, and the samples of {data} hold no images",
+            f"{bare or measured_by.name + ' is about pictures'}, and the samples of {data} hold no "
+            "images",
             "pass --data with images, such as --data sample",
         )
 
 
-def _require_pictures(measured_by: Measurement, data: str, *, has_images: bool) -> None:
+def _require_pictures(measured_by: SampleMeasurement, data: str, *, has_images: bool) -> None:
     """Refuse a map of what draws none, or where no picture is at hand."""
-    if not measured_by.maps:
-        able = [offered.name for offered in measurements() if offered.maps]
+    if "map" not in measured_by.options:
+        able = [name for name, offered in over_samples().items() if "map" in offered.options]
         raise NormprobeError(
             f"{measured_by.name} draws no map", f"leave map out, or use {' or '.join(able)}"
         )
@@ -352,26 +377,6 @@ def aligned_for(
                 "positions or normalises): their norm at the decoder input is not the target",
             )
         yield
-
-
-def alignment_examples(
-    builder: InputBuilder, model: MeasuredModel, target: str | float, samples: DataSet
-) -> list[Mapping[str, Any]]:
-    """Inputs that an alignment target is measured on, on the model's device."""
-    found = [example_inputs(builder, samples)]
-    if target == PROMPT:
-        few = islice(batches(samples, builder, 1, bad=samples.bad), _ALIGNMENT_SAMPLES)
-        found = [inputs for _, inputs in few]
-    return [inputs_for(model.model, inputs) for inputs in found]
-
-
-def first_inputs(
-    builder: InputBuilder, model: MeasuredModel, samples: DataSet
-) -> Mapping[str, Any]:
-    """Inputs of the first sample that the processor takes, on the model's device."""
-    for _, inputs in batches(samples, builder, 1, bad=samples.bad):
-        return inputs_for(model.model, inputs)
-    raise NormprobeError("the processor takes no sample of the data", "pass other --data")
 
 
 def _number_or_name(target: str | float) -> str | float:

@@ -7,30 +7,34 @@ probe.layers(inputs).table                 # one batch of the processor, in memo
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import pandas as pd
 from torch import nn
 
 from normprobe.data.data_set import open_data
-from normprobe.data.media import Audio, Video
-from normprobe.data.sample import Picture, Sample, as_sample
+from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.hooks import same_random_numbers
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
-from normprobe.measurements import NAMES, Measurement, is_measurement, measurement, measurements
+from normprobe.measurements import measurement, measurements, over_samples
+from normprobe.measurements.measurement import SampleMeasurement
 from normprobe.model.checkpoint import is_here, open_checkpoint
+from normprobe.model.config import ADAPTER_FILES
 from normprobe.model.find.parts import Parts
-from normprobe.model.load.device import check_dtype
+from normprobe.model.load.alignment import save_alignment
+from normprobe.model.load.loading import check_dtype
 from normprobe.model.load.required_tensors import everything
 from normprobe.options import AUTO, Loading, Output, Sampling, chosen, names_in, takes
 from normprobe.paper.numbers import tokens_of_paper
 from normprobe.pipeline import OneBatch, OverSamples, Pipeline
+from normprobe.registry import answers
 from normprobe.run import Run
-from normprobe.runs.begin import warn
+from normprobe.runs.files import write_failures
 from normprobe.runs.model_source import CheckpointSource, MemorySource, ModelSource
-from normprobe.runs.run_folder import RunFolder, image_name
+from normprobe.runs.run_folder import RunFolder
 
 #: One batch, of ``inputs.on_device.named_inputs``.
 Batch = Mapping[str, Any] | tuple[Any, ...] | Callable[[nn.Module], object]
@@ -43,7 +47,7 @@ def _undisturbed(method: _Method) -> _Method:
 
     @wraps(method)
     def alone(self: "Probe", *args: Any, **kwargs: Any) -> Any:
-        with self._source.lock, same_random_numbers():
+        with self.source.lock, same_random_numbers():
             return method(self, *args, **kwargs)
 
     return cast(_Method, alone)
@@ -94,9 +98,9 @@ class Probe:
         inputs_file = NO_INPUTS_FILE if file is None else read_inputs_file(file)
         check_dtype(loading.dtype)
         how: dict[str, Any] = {"special_token_ids": special_token_ids, "inputs_file": inputs_file}
-        self._source: ModelSource
+        self.source: ModelSource
         if isinstance(model, nn.Module):
-            self._source = MemorySource(model, processor, loading, **how)
+            self.source = MemorySource(model, processor, loading, **how)
         else:
             if loading.revision and is_here(str(model)):  # rather than pass over it
                 raise NormprobeError(
@@ -110,18 +114,18 @@ class Probe:
                 inputs_file=inputs_file,
                 kind=loading.kind,
             )
-            self._source = CheckpointSource(checkpoint, processor, loading, **how)
-        self._typed = None if isinstance(model, nn.Module) else str(model)
+            self.source = CheckpointSource(checkpoint, processor, loading, **how)
+        self.typed = None if isinstance(model, nn.Module) else str(model)
 
     @property
     def name(self) -> str:
         """What the model is called in run folders and titles."""
-        return self._source.name
+        return self.source.name
 
     @property
     def fetched_bytes(self) -> int | None:
         """Bytes of weights that were fetched so far; None where that is unknown."""
-        return self._source.fetched
+        return self.source.fetched
 
     @property
     @_undisturbed
@@ -131,7 +135,7 @@ class Probe:
         Raises:
             NormprobeError: the model cannot be loaded, or its parts are not found.
         """
-        return self._source.measured([]).parts
+        return self.source.measured([]).parts
 
     @_undisturbed
     def load(self, *names: str) -> "Probe":
@@ -146,14 +150,15 @@ class Probe:
         Raises:
             NormprobeError: there is no such measurement, or the model cannot be loaded.
         """
-        if unknown := [name for name in names if not is_measurement(name)]:
+        known = measurements()
+        if unknown := [name for name in names if name not in known]:
             raise NormprobeError(
-                f"there is no measurement {unknown[0]}: expected one of {', '.join(NAMES)}",
-                did_you_mean(unknown[0], NAMES, "pass no name to load the whole model"),
+                f"there is no measurement {unknown[0]}: expected one of {', '.join(known)}",
+                did_you_mean(unknown[0], known, "pass no name to load the whole model"),
             )
-        needs = [needs for name in names if (needs := measurement(name).needs)] or [everything]
-        runs = not names or any(measurement(name).runs_model for name in names)
-        self._source.measured(needs, runs=runs)
+        needs = [needs for name in names if (needs := known[name].needs)] or [everything]
+        runs = not names or any(known[name].runs_model for name in names)
+        self.source.measured(needs, runs=runs)
         return self
 
     def layers(self, data: str | Batch = "sample", **options: Any) -> Run:
@@ -164,13 +169,25 @@ class Probe:
         """Norms from the vision encoder to the decoder input. Arguments are of ``measure``."""
         return self.measure("interface", data, **options)
 
-    def cause(self, data: str = "scenes", **options: Any) -> Run:
-        """What norms do to turning, and turning to answers. Arguments are of ``measure``."""
-        return self.measure("cause", data, **options)
+    def __getattr__(self, name: str) -> Any:
+        """A measurement or method of an extension, such as ``probe.cause()``."""
+        if name.startswith("_"):  # of Python itself, while there is no probe yet
+            raise AttributeError(name)
+        for _, methods in answers(lambda extension: extension.methods()):
+            if name in methods:
+                return partial(_undisturbed(methods[name]), self)
+        if name in over_samples():
+            return partial(self.measure, name)
+        raise AttributeError(f"{type(self).__name__} has no {name}, nor has an extension")
 
-    def grounding(self, data: str = "boxes", **options: Any) -> Run:
-        """A word against the visual tokens that it means. Arguments are of ``measure``."""
-        return self.measure("grounding", data, **options)
+    def __dir__(self) -> list[str]:
+        """The methods of extensions, too."""
+        added = (
+            name
+            for _, methods in answers(lambda extension: extension.methods())
+            for name in methods
+        )
+        return [*super().__dir__(), *over_samples(), *added]
 
     @_undisturbed
     @takes(Sampling, Output, without=("data",))
@@ -182,6 +199,7 @@ class Probe:
         also: str | Sequence[str] = (),
         by: str | None = None,
         do: str | Sequence[str] = (),
+        tower: str | None = None,
         align: str | float | None = None,
         map: int | None = None,
         verify: bool = False,
@@ -192,8 +210,8 @@ class Probe:
         """Run the model over samples.
 
         Args:
-            name: of a measurement over samples: ``layers``, ``interface``, ``cause``, ``check`` or
-                ``grounding``.
+            name: of a measurement over samples: ``layers``, ``interface``, or of an extension, such
+                as ``cause`` and ``grounding``.
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
                 folder; or one batch: a mapping by the names of the model's forward, as its
                 processor returns it, a tuple in their order, or a function that calls the model,
@@ -201,10 +219,14 @@ class Probe:
                 bundled data that the measurement is for.
             also: of ``layers``, what else to measure: ``branches``, what attention and MLP write,
                 each by itself; ``massive``, the largest dimensions of the states, massive tokens,
-                and norm, cosine and angle without them.
+                and norm, cosine and angle without them; ``headroom``, the largest magnitudes, also
+                inside of layers, against the end of float16.
             by: of ``layers``, ``turn``: each turn of a conversation by itself, too.
-            do: of ``cause``, which interventions, of ``normprobe.model.interventions.DOSES``; none:
+            do: of ``cause``, which interventions, of ``DOSES`` in
+                ``normprobe.model.intervention_plan``, also ``scale=3`` and ``freeze@12-20``; none:
                 the usual ones.
+            tower: of ``layers``, ``vision`` or ``audio``: every block of that tower in place of
+                decoder layers. None of the model but the tower is loaded.
             align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
                 the text embedding), ``prompt`` (that of the prompts) or a number. The model is as
                 it was afterwards.
@@ -229,14 +251,14 @@ class Probe:
             NormprobeError: whatever of these fails; nothing is written before the run is due.
             SystemExit: in all but the main process of several, whose work is done.
         """
-        measured_by = _over_samples(name).looking_at(names_in(also))
-        measured_by = replace(measured_by, intervals=measured_by.intervals and intervals)
-        measured_by = measured_by.intervening(names_in(do))
-        asked = {"align": align, "map": map, "verify": verify, "also": measured_by.watching}
-        if measured_by.intervenes:
-            asked["do"] = measured_by.doing
+        measured_by = _over_samples(name)
+        if tower is not None:
+            measured_by = measured_by.of_tower(tower)
+        measured_by = measured_by.asking(
+            also=names_in(also), by=by, do=names_in(do), intervals=intervals
+        )
+        asked = {"align": align, "map": map, "verify": verify, **measured_by.asked}
         if by is not None:
-            measured_by.require_turns(by)
             asked["by"] = by
         data = measured_by.data if data is None else data
         pipeline = self._over(data, measured_by, asked, options, only)
@@ -248,13 +270,13 @@ class Probe:
     def _over(
         self,
         data: str | Batch,
-        measured_by: Measurement,
+        measured_by: SampleMeasurement,
         asked: Mapping[str, Any],
         options: Mapping[str, Any],
         only: Collection[str] | None,
     ) -> OverSamples | OneBatch:
         """The pipeline of samples, or of one batch that a processor made."""
-        asked = {"model": self._typed, **asked}
+        asked = {"model": self.typed, **asked}
         if isinstance(data, str):
             output, sampling = chosen({**options, "data": data}, Output, Sampling)
             if not measured_by.batches:
@@ -265,10 +287,10 @@ class Probe:
                         "leave batch_size out",
                     )
                 sampling = replace(sampling, batch_size=1)
-            return OverSamples(self._source, measured_by, asked, output, sampling, only)
+            return OverSamples(self.source, measured_by, asked, output, sampling, only)
         output, sampling = chosen(options, Output, Sampling)
         asked |= {"batch_size": sampling.batch_size, "skip_bad": sampling.skip_bad}
-        return OneBatch(self._source, measured_by, asked, output, data)
+        return OneBatch(self.source, measured_by, asked, output, data)
 
     @_undisturbed
     @takes(Output, without=("resume",))
@@ -286,12 +308,12 @@ class Probe:
         from normprobe.measurements.embeddings.measure import measure_embeddings, text_table
 
         if isinstance(base, str):
-            base = self._beside(base, named=None, inputs=None)  # those are of this model
-        options = {"top": top, "base": base and base._typed}
-        with self._pipeline("embeddings", options, to).begin() as pipeline:
+            base = self.beside(base, named=None, inputs=None)  # those are of this model
+        options = {"top": top, "base": base and base.typed}
+        with self.pipeline("embeddings", options, to).begin() as pipeline:
             older = None
             if base is not None:
-                measured_by, other = pipeline.measured_by, base._source
+                measured_by, other = pipeline.measured_by, base.source
                 needs = [] if measured_by.needs is None else [measured_by.needs]
                 before = other.measured(needs, runs=measured_by.runs_model)
                 if before.parts.text_embedding is None:
@@ -302,79 +324,8 @@ class Probe:
                 older = text_table(before, other.tokenizer)
                 pipeline.run.note(base=base.name, base_revision=other.facts["model_revision"])
             model = pipeline.ready()
-            table = text_table(model, self._source.tokenizer)
+            table = text_table(model, self.source.tokenizer)
             tables = measure_embeddings(model, table, top, older, tokens_of_paper(self.name))
-            return pipeline.finish(lambda: tables)
-
-    @_undisturbed
-    @takes(Output, without=("resume",))
-    def attention(
-        self,
-        image: Picture | Sequence[Picture] | Sample,
-        prompt: str = "",
-        *,
-        words: Sequence[str] = (),
-        layers: Sequence[int] = (),
-        box: tuple[float, float, float, float] | None = None,
-        video: Sequence[Path | str | Video] = (),
-        audio: Sequence[Path | str | Audio] = (),
-        **to: Any,
-    ) -> Run:
-        """How much the text of one prompt attends to its image, or images, and where.
-
-        Args:
-            image: a picture or its file, several of them, or a sample of a data set.
-            prompt: the question about it; empty: that of the sample. Several images stand before
-                it, or where it holds a mark ``<image>`` for each.
-            words: words or phrases of the prompt to follow.
-            layers: whose heat maps to keep, from 1; none: a few of all depths.
-            box: target region: left, top, right, bottom in pixels of the image.
-            video: clips that the prompt is about as well, behind the images or at ``<video>``.
-            audio: sounds, likewise, behind these or at ``<audio>``.
-            **to: ``output`` and ``overwrite``, as in ``measure``.
-
-        Raises:
-            NormprobeError: the model is no vision-language model, or as ``measure_attention``.
-        """
-        from normprobe.measurements.attention.measure import attention_of, check_request
-
-        sample = as_sample(image, prompt, video, audio)
-        options = {
-            "image": sample.id,
-            "prompt": sample.prompt,
-            "word": list(words),
-            "layer": list(layers),
-            "box": box,
-        }
-        for kind, media in (("video", video), ("audio", audio)):
-            if media:
-                options[kind] = [str(m) if isinstance(m, Path | str) else kind for m in media]
-        pipeline = self._pipeline("attention", options, to, [sample])
-        builder = self._source.builder
-        count = self._source.decoder_layer_count() if layers else None
-        check_request(builder, sample, words, layers, box, decoder_layers=count)
-        with pipeline.begin():
-            model, run = pipeline.ready(), pipeline.run
-            found = attention_of(
-                model, self._source.builder, sample, words=words, layers=layers, box=box
-            )
-            run.note(
-                data=sample.id,
-                image_hashes={sample.id: sample.image_hash},
-                places=found.places if found.images is not None else found.places[0],
-            )
-            tables = {"attention": found.table, "heads": found.heads}
-            if found.images is not None:
-                tables["images"] = found.images
-            if found.heatmaps is not None:
-                tables["heatmaps"] = found.heatmaps
-                for number, picture in enumerate(sample.images, start=1):
-                    run.write_image(image_name(number), picture)
-            for number, place in enumerate(found.places, start=1):
-                if isinstance(place, str):
-                    of_image = f" of image {number}" if found.images is not None else ""
-                    without_box = "; no signal-to-noise of --box either" if box is not None else ""
-                    warn(run, f"no heat maps{of_image}: {place}{without_box}")
             return pipeline.finish(lambda: tables)
 
     @_undisturbed
@@ -403,18 +354,19 @@ class Probe:
         Raises:
             NormprobeError: where alignment makes no sense, or the target cannot be measured.
         """
-        from normprobe.measurements.align.measure import alignment_table, save_adapter
-
         options = {"target": target, "data": data, "limit": limit, "seed": seed}
-        pipeline = self._pipeline("align", options, to)
+        pipeline = self.pipeline("align", options, to)
         pipeline.samples = open_data(data, limit=limit, seed=seed)
         with pipeline.begin() as pipeline:
             model, run = pipeline.ready(align=target), pipeline.run
             if isinstance(run, RunFolder):
-                save_adapter(run, model, *self._source.opened_by)
-            return pipeline.finish(lambda: {"align": alignment_table(run.record["alignment"])})
+                base, revision = self.source.opened_by
+                with write_failures(run.path):
+                    run.note(files=[*run.record["files"], *ADAPTER_FILES])
+                    save_alignment(model.model, run.path, base_model=base, revision=revision)
+            return pipeline.finish(lambda: {"align": pd.DataFrame([run.record["alignment"]])})
 
-    def _pipeline(
+    def pipeline(
         self,
         name: str,
         options: Mapping[str, Any],
@@ -425,24 +377,24 @@ class Probe:
         output = Output(**to)
         if output.resume:
             raise NormprobeError(f"{name} is one step, and is not resumed", "leave resume out")
-        asked = {"model": self._typed, **options}
-        return Pipeline(self._source, measurement(name), asked, output, samples)
+        asked = {"model": self.typed, **options}
+        return Pipeline(self.source, measurement(name), asked, output, samples)
 
-    def _beside(self, model: str, **but: Any) -> "Probe":
+    def beside(self, model: str, **but: Any) -> "Probe":
         """A probe of another checkpoint, loaded and asked in the same way, but for the revision."""
-        return Probe(model, **{**vars(self._source.loading), "revision": None, **but})
+        return Probe(model, **{**vars(self.source.loading), "revision": None, **but})
 
 
-def _over_samples(name: str) -> Measurement:
+def _over_samples(name: str) -> SampleMeasurement:
     """The measurement over samples of a name.
 
     Raises:
         NormprobeError: there is none.
     """
-    names = [offered.name for offered in measurements() if offered.over_samples]
-    if name not in names:
+    known = over_samples()
+    if name not in known:
         raise NormprobeError(
-            f"{name} is no measurement over samples: expected one of {', '.join(names)}",
-            did_you_mean(name, names, "the others are methods of Probe, as probe.embeddings()"),
+            f"{name} is no measurement over samples: expected one of {', '.join(known)}",
+            did_you_mean(name, known, "the others are methods of Probe, as probe.embeddings()"),
         )
-    return measurement(name)
+    return known[name]

@@ -16,22 +16,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
-from normprobe.measurements import Measurement, is_measurement, measurement
+from normprobe.measurements import measurements, over_samples
+from normprobe.measurements.measurement import Measurement
 from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
 from normprobe.report.figures.draw import build, draw, figure_of, image_tag
-from normprobe.report.page.blocks import note
+from normprobe.report.page.blocks import note, verdict_block
 from normprobe.report.page.document import Section, models, page, table_title
 from normprobe.report.ranking import listed
-from normprobe.report.readable import ReadableTable, readable_table
+from normprobe.report.readable import ReadableTable, parts_of, pivot, readable_table
 from normprobe.report.sentences import broken_states
 from normprobe.report.table_text import latex, markdown
+from normprobe.report.terminal import print_verdict
+from normprobe.report.verdict import NOTHING, Verdict
 from normprobe.runs.begin import default_compare_path, doubt, open_store, provenance
+from normprobe.runs.files import csv_bytes
 from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
+from normprobe.tidy import ESTIMATES, QUANTITY, is_tidy, keys_of
 
 #: What reading a table raises where it lacks a column, or holds something else in it.
 _UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
@@ -74,12 +78,50 @@ class Run:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The main table, that of ``<command>.csv``.
+        """The main table, that of ``<command>.csv``: a row a number.
 
         Raises:
             NormprobeError: the run does not hold it.
         """
         return self.store.table(self.main_table)
+
+    def wide(self, quantity: str, estimate: str = "mean", table: str | None = None) -> pd.DataFrame:
+        """One quantity side by side, to look at and to plot: layers down, token groups across.
+
+        Args:
+            quantity: of the table's column ``quantity``.
+            estimate: which column: ``mean``, ``low``, ``geometric_mean``, ``q50`` ...
+            table: of ``tables``; None: the main table.
+
+        Returns:
+            The last key of the table across, the others as its index.
+
+        Raises:
+            NormprobeError: the run does not hold the table, or that lacks the quantity or the
+                estimate.
+        """
+        name = table or self.main_table
+        rows = self.store.table(name)
+        if not is_tidy(rows):
+            raise NormprobeError(f"{name} is no table of quantities", "read it from tables")
+        for what, column, held in (
+            ("quantity", quantity, [*dict.fromkeys(rows[QUANTITY])]),
+            ("estimate", estimate, [name for name in ESTIMATES if name in rows]),
+        ):
+            if column not in held:
+                raise NormprobeError(
+                    f"{name} has no {what} {column}",
+                    did_you_mean(column, held, f"it has {', '.join(held)}"),
+                )
+        *down, across = keys_of(rows)
+        chosen = rows[rows[QUANTITY] == quantity]
+        if not down:
+            return chosen.set_index(across)[[estimate]].rename(columns={estimate: quantity})
+        order = {key: chosen[key].drop_duplicates() for key in (across, *down)}
+        with explained(self.store):
+            made = chosen.pivot(index=down, columns=across, values=estimate)
+        made = made.reindex(columns=order[across])
+        return made if len(down) > 1 else made.reindex(order[down[0]])
 
     @property
     def main_table(self) -> str:
@@ -97,14 +139,14 @@ class Run:
         return self.store.rows()
 
     @property
-    def verdict(self) -> str:
-        """What the numbers say, in sentences; empty where they say nothing.
+    def verdict(self) -> Verdict:
+        """What the numbers say: a headline and findings; ``str`` of it is text.
 
         Raises:
             NormprobeError: a table is missing.
         """
         with explained(self.store):
-            return _offered(self.store).verdict(self.store)
+            return _offered(self.store).said(self.store)
 
     def show(self, console: "Console", *, theory: bool = False) -> None:
         """Print what the command line prints: tables, what they say, the paper's numbers.
@@ -123,14 +165,16 @@ class Run:
         with explained(self.store):
             offered = _offered(self.store)
             offered.show(self.store, console)
+            print_verdict(offered.said(self.store), console)
             if theory:
-                offered.module("shown").show_theory(self.store, console)
+                offered.show_theory(self.store, console)
             self.show_published(console)
 
     @property
     def has_theory(self) -> bool:
         """Whether ``show`` has more to print with ``theory``."""
-        return _offered(self.store).theory and self.store.rows_of("theory") is not None
+        asked = "theory" in getattr(_offered(self.store), "options", ())
+        return asked and self.store.rows_of("theory") is not None
 
     def show_published(self, console: "Console") -> None:
         """Print what the paper says of the model, where it says something."""
@@ -152,6 +196,19 @@ class Run:
         """
         with explained(self.store):
             return published_table(self.store, _offered(self.store).published, model, base)
+
+    def to_csv(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
+        """A table as CSV in full precision, its main quantities side by side.
+
+        Arguments are of ``readable``. The files of a run folder are tidy: a row a number.
+        """
+        name = table or self.main_table
+        rows = self._chosen(name, columns)
+        if is_tidy(rows):
+            with explained(self.store):
+                rows = pivot(rows, columns or _offered(self.store).main_quantities(name, rows))
+            rows.columns = pd.Index([" ".join(parts_of(header)) for header in rows])
+        return csv_bytes(rows).decode("utf-8")
 
     def to_markdown(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
         """A table as Markdown. Arguments are of ``readable``."""
@@ -178,26 +235,35 @@ class Run:
     ) -> ReadableTable:
         """A table as text: numbers with 4 significant digits, or a paper's table in its own form.
 
+        Of a tidy table its main quantities stand side by side.
+
         Args:
             table: of ``tables``; None: the main table.
-            columns: which of its columns, in this order; None: all, and the form that it has.
+            columns: which of its quantities, or of its columns where it is not tidy, in this order;
+                None: those that it has for this.
 
         Raises:
-            NormprobeError: the run does not hold the table, or it lacks a column.
+            NormprobeError: the run does not hold the table, or it lacks one of them.
         """
         name = table or self.main_table
+        rows = self._chosen(name, columns)
+        with explained(self.store):
+            if columns is None:
+                return _offered(self.store).readable(name, self.store)
+            return readable_table(rows, columns)
+
+    def _chosen(self, name: str, columns: Sequence[str] | None) -> pd.DataFrame:
+        """A table; one that is not tidy with these columns alone."""
         rows = self.store.table(name)
-        if columns is None:
-            with explained(self.store):
-                return _offered(self.store).readable(name, rows)
-        held = [*map(str, rows)]
-        for column in columns:
+        tidy = is_tidy(rows)
+        held = [*dict.fromkeys(rows[QUANTITY] if tidy else map(str, rows))]
+        for column in columns or ():
             if column not in held:
                 raise NormprobeError(
-                    f"{name} has no column {column}",
+                    f"{name} has no {QUANTITY if tidy else 'column'} {column}",
                     did_you_mean(column, held, f"it has {', '.join(held)}"),
                 )
-        return readable_table(rows[list(columns)])
+        return rows if tidy or columns is None else rows[list(columns)]
 
     def figures(self) -> dict[str, "Figure"]:
         """The figures by name, drawn from the tables alone; a notebook shows them all.
@@ -271,10 +337,12 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: what it says, the main figure, the main table."""
-        said = Markup("<p>{}</p>").format(self.verdict)
+        said = verdict_block(self.verdict)
         for drawing in _offered(self.store).drawings(self.store)[:1]:
             said += image_tag(self.figure(drawing.name))
-        return f"{said}\n{self.table.to_html(max_rows=20, index=False)}"
+        shown = self.readable()
+        table = pd.DataFrame(shown.rows, columns=[" ".join(parts) for parts in shown.headers])
+        return f"{said}\n{table.to_html(max_rows=20, index=False)}"
 
 
 class _Tables(Mapping[str, pd.DataFrame]):
@@ -290,6 +358,9 @@ class _Tables(Mapping[str, pd.DataFrame]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.table_names)
+
+    def __repr__(self) -> str:
+        return f"<tables: {', '.join(self) or 'none'}>"
 
     def __len__(self) -> int:
         return len(self._store.table_names)
@@ -311,7 +382,7 @@ def require_repeatable(run: Run) -> None:
         NormprobeError: saying what is missing.
     """
     record, options = run.record, run.record.get("options") or {}
-    if not (is_measurement(run.command) and measurement(run.command).over_samples):
+    if run.command not in over_samples():
         raise NormprobeError(
             f"{run.path} is a run of {run.command}, which measures no samples that could be drawn",
             "give a run of interface, layers or grounding",
@@ -403,7 +474,7 @@ def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) 
         started: when the measurement began, of ``time.perf_counter``.
     """
     _write_tables(run, tables)
-    if _offered(run).over_samples:
+    if run.command in over_samples():
         _doubt_broken_states(run, tables[_offered(run).main_table])
     if isinstance(run, RunFolder):
         draw(_offered(run).drawings(run), run)
@@ -458,15 +529,16 @@ def write_published(run: RunStore, model: str, base: str | None = None) -> None:
 
 def _section(store: RunStore) -> Section:
     """A run of any name has a section: its tables as they are."""
-    offered = _offered(store)
-    if not is_measurement(offered.name):
+    if store.command not in measurements():
         return Section(store, [])
+    offered = _offered(store)
+    begun = store.rows_of(offered.main_table) is not None
     return Section(
         store,
         offered.section(store),
-        offered.shown,
-        offered.repeated,
-        offered.headline(store),
+        offered.section_tables,
+        offered.section_figures,
+        offered.said(store) if begun else NOTHING,
         offered.lead(store),
     )
 
@@ -496,5 +568,4 @@ def explained(*stores: RunStore) -> Iterator[None]:
 
 def _offered(store: RunStore) -> Measurement:
     """The measurement of a run; of one that is not known here, nothing but its name."""
-    name = store.command
-    return measurement(name) if is_measurement(name) else Measurement(name=name)
+    return measurements().get(store.command) or Measurement(store.command)

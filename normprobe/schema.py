@@ -1,11 +1,11 @@
-"""Names that every room shares: token groups, stages, metrics and the columns built from them.
+"""Names that every room shares: token groups, stages, metrics and quantities.
 
 A *sample row* holds the sufficient statistics of one (sample, layer or stage, group). A *table* is
-a group-by over sample rows. Renaming anything here changes files that users keep: raise
-``SCHEMA_VERSION`` with it.
+a group-by over sample rows, a row a number. Renaming anything here changes files that users keep:
+raise ``SCHEMA_VERSION`` with it.
 """
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # --- token groups -------------------------------------------------------------------------------
 VISUAL = "visual"  # rows that come from pixels, of images and of videos
@@ -84,11 +84,16 @@ BASE = "base"
 #: The two token groups that the paper compares.
 MODALITIES = (VISUAL, TEXT)
 
+# --- digests of a sample ------------------------------------------------------------------------
+#: Columns of sample rows, and what each tells apart: the pictures, clips and sounds as files hold
+#: them, the prompt as the model gets it, and what the processor makes of the former.
+DIGESTS = {"image_hash": "picture", "prompt_hash": "prompt", "pixel_hash": "processed picture"}
+
 # --- per-token metrics of a decoder layer -------------------------------------------------------
 #: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.
 TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")
 
-#: Of which metrics layers.csv holds a group's mean over that of the text tokens, and where.
+#: Of which metrics layers.csv holds a group's mean over that of the text tokens, and its name.
 RATIOS_TO_TEXT = {
     "norm": "norm_ratio_to_text",
     "angle": "angle_ratio_to_text",
@@ -155,9 +160,23 @@ SINK_RATIO = 20.0
 #: cut-off of 150 was read off one model's histogram. The factor is between the two.
 HIGH_NORM = 3.0
 
+#: A row of a vision tower is loud above this norm, by which 2510.08510 tells the sinks of a ViT. It
+#: was read off the histograms of their towers, as the cut-off of Darcet et al. was of theirs.
+LOUD_NORM = 100.0
+
 #: A token is still as long as every layer leaves it at this cosine or above, the bound by which
 #: Fan et al. (2026, arXiv 2603.00510) call two tokens almost the same.
 STILL_COSINE = 0.99
 
 #: The table of a run that holds the paper's numbers beside the measured ones.
 PUBLISHED = "published"
+
+#: How far the states of one model may be apart, in parts of their length, by the type that it
+#: computes in: three times what other kernels, threads and batches made of them, or more.
+TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
+
+#: The kinds of models that a checkpoint can hold. The kind decides the auto class, and which
+#: commands make sense.
+VISION_LANGUAGE = "vision-language model"
+BARE_VISION_ENCODER = "vision encoder"
+LANGUAGE_MODEL = "language model"

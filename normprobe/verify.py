@@ -22,12 +22,10 @@ from normprobe.report.readable import significant
 from normprobe.run import Run, explained, load_run, require_repeatable
 from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import ROW_KEYS
+from normprobe.schema import DIGESTS
 
 #: Recorded options of what is measured: the samples are measured in the batches of the run.
 _OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also", "by", "do")
-
-#: Columns that say what was measured, and are no numbers of it.
-_DIGESTS = {"image_hash": "picture", "prompt_hash": "prompt"}
 
 _COLUMNS = (
     "sample_id", "quantity", "numbers", "different", "largest_relative_difference", "where",
@@ -38,6 +36,9 @@ _UNCHANGED = "Nothing that the run recorded of model, data, libraries and device
 #: What of a record belongs to the model, and to where it runs.
 _MODEL = ("model_revision", "adapter_revision", "model_files", "inputs_file", "weight_digests")
 _PLACE = ("device", "dtype", "attn_implementation", "threads", "platform")
+_LIBRARIES = ("versions", "processor")
+#: What runs of earlier releases do not say.
+_RECORDED_LATER = ("weight_digests", "threads", "processor")
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _differences(before: pd.DataFrame, now: pd.DataFrame) -> pd.DataFrame:
     before, now = (
         rows.sort_values(keys, kind="stable").reset_index(drop=True) for rows in (before, now)
     )
-    columns = [name for name in dict.fromkeys((*before, *now)) if name not in (*keys, *_DIGESTS)]
+    columns = [name for name in dict.fromkeys((*before, *now)) if name not in (*keys, *DIGESTS)]
     found = []
     for sample_id, old in before.groupby("sample_id"):
         new = now[now["sample_id"] == sample_id]
@@ -193,12 +194,14 @@ def _changed(
     before: Mapping[str, Any], now: Mapping[str, Any], rows: pd.DataFrame, again: pd.DataFrame
 ) -> Iterator[str]:
     """What is not as the run recorded it, a line each."""
-    for name in (*_MODEL, "data_files", *_PLACE, "versions"):
+    for name in (*_MODEL, "data_files", *_PLACE, *_LIBRARIES):
         old, new = before.get(name), now.get(name)
-        if old == new or (name not in before and name in ("weight_digests", "threads")):
+        if name == "versions":  # of what this release asks for; an older one asked for less
+            new = {package: now["versions"].get(package) for package in old or ()}
+        if old == new or (name not in before and name in _RECORDED_LATER):
             continue
         what = "model" if name in _MODEL else "data" if name == "data_files" else "device"
-        what = "library" if name == "versions" else what
+        what = "library" if name in _LIBRARIES else what
         if isinstance(old, dict) and isinstance(new, dict):
             keys = differing(old, new)
             pairs = [f"{key} was {old.get(key)}, is {new.get(key)}" for key in keys]
@@ -206,7 +209,7 @@ def _changed(
             yield f"{what}: {'; '.join(pairs[:3])}{more}"
         else:
             yield f"{what}: {name.replace('_', ' ')} was {old}, is {new}"
-    for column, what in _DIGESTS.items():
+    for column, what in DIGESTS.items():
         if column in rows and column in again:
             old, new = (
                 {str(row["sample_id"]): row[column] for row in side.to_dict("records")}

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from support.commands import invoke
+from support.flat import flat
 from support.hooks import hooks_of
 from support.processors import make_checkpoint, make_processor
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
@@ -24,6 +25,7 @@ from normprobe.runs import model_source
 from normprobe.runs.files import csv_bytes
 from normprobe.schema import DECODER_INPUT, VISUAL
 from normprobe.specimen import SPECIMEN_DIR
+from normprobe.tidy import BAND, ends_of, select
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -66,8 +68,9 @@ def in_memory(model_type: str = "llava") -> Probe:
 def columns_of(table: pd.DataFrame, expected: pd.DataFrame) -> pd.DataFrame:
     """Those of ``probe_layers``, which tells no intervals."""
     others = set(table) - set(expected)
-    ends = ("_ci_low", "_ci_high", "_band_low", "_band_high")
-    assert all(name.endswith(ends) for name in others)
+    assert others <= {
+        end for name in ("mean", "sample_mean", "geometric_mean") for end in ends_of(name)
+    } | {*BAND}
     return table[expected.columns]
 
 
@@ -127,8 +130,8 @@ def test_parts_named_by_hand() -> None:
 def test_the_embedding_table_needs_no_processor() -> None:
     model = tiny_model("llava")
     bare, known = Probe(model).embeddings(), Probe(model, make_processor("llava")).embeddings()
-    numbers = bare.table.set_index("rows")["norm_mean"]
-    assert numbers["all_rows"] == known.table.set_index("rows")["norm_mean"]["all_rows"]
+    numbers = [run.wide("norm").loc["text", "all_rows"] for run in (bare, known)]
+    assert numbers[0] == numbers[1] > 0
     assert bare.tables["tokens"]["token"].eq("").all()
     assert known.tables["tokens"]["token"].ne("").any()
 
@@ -138,7 +141,7 @@ def test_attention_to_a_sample_s_image() -> None:
 
     sample = next(iter(open_data("sample", limit=1)))
     run = in_memory().attention(sample)
-    assert run.table["layer"].tolist() == [1, 2, 3]
+    assert select(run.table, "share")["layer"].tolist() == [1, 2, 3]
     assert run.record["image_hashes"] == {sample.id: sample.image_hash}
     assert run.samples.empty
 
@@ -268,7 +271,7 @@ def test_alignment_leaves_the_model_as_it_was(given: str, carries_a_norm: bool) 
     aligned = probe.layers(**data, align="table")
     assert_same(everything_about(model), before)
     assert inserted_norm(model) is layer
-    norms = [run.table.set_index(["layer", "group"])["norm_mean"] for run in (plain, aligned)]
+    norms = [flat(run.table).set_index(["layer", "group"])["norm_mean"] for run in (plain, aligned)]
     assert norms[0][0, VISUAL] != pytest.approx(norms[1][0, VISUAL], rel=0.02)
     record = aligned.record["alignment"]
     assert norms[1][0, VISUAL] == pytest.approx(record["target_norm"], rel=0.01)
@@ -293,7 +296,7 @@ def test_a_failure_leaves_the_model_as_it_was() -> None:
 @pytest.mark.parametrize("target", ["prompt", 3.0, "3"])
 def test_other_targets(target: str | float) -> None:
     run = in_memory().interface("sample", limit=1, align=target)
-    found = run.table.set_index(["stage", "group"])["norm_mean"][DECODER_INPUT, VISUAL]
+    found = run.wide("norm").loc[DECODER_INPUT, VISUAL]
     assert found == pytest.approx(run.record["alignment"]["target_norm"], rel=0.01)
     if target != "prompt":
         assert found == pytest.approx(3.0, rel=0.01)
@@ -519,7 +522,7 @@ def test_zero_states_are_no_doubt_and_lose_no_other_number() -> None:
     assert Probe(sound).layers(inputs).record.get("doubts") is None
     run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs, verify=True)
     assert run.record.get("doubts") is None
-    assert run.table["nonfinite"].sum() == 0
+    assert flat(run.table)["nonfinite"].sum() == 0
     row = run.samples.query("layer == 1 and group == 'text'").iloc[0]
     zeros = int((inputs["input_ids"][0] == word).sum())
     assert row["tokens"] - row["angle_tokens"] == zeros

@@ -1,9 +1,12 @@
 """``Run``: in memory, in a folder and on a page, the same tables, words and figures."""
 
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.made_runs import ATTACK
@@ -14,11 +17,15 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe, Run, compare, load_run
+from normprobe.data.data_set import open_data
+from normprobe.measurements import measurement
 from normprobe.report.page.document import run_title
-from normprobe.report.table_text import table_text
+from normprobe.report.readable import readable_table
+from normprobe.report.table_text import latex, markdown
 from normprobe.run import page_of
 from normprobe.runs.files import csv_bytes
 from normprobe.runs.run_folder import COMPLETE, PARTIAL
+from normprobe.tidy import select
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -48,8 +55,6 @@ def any_run(request: pytest.FixtureRequest, probe: Probe, run: Run) -> Run:
         return probe.interface("sample", limit=2)
     if request.param == "embeddings":
         return probe.embeddings()
-    from normprobe.data.data_set import open_data
-
     return probe.attention(next(iter(open_data("sample", limit=1))))
 
 
@@ -67,9 +72,10 @@ def test_a_run_in_memory_has_tables_words_figures_and_samples(run: Run) -> None:
     assert run.path is None
     assert run.command == "layers"
     assert run.table is run.tables["layers"]
-    assert list(run.tables) == ["accounted", "assumptions", "layers", "theory"]
-    assert len(run.tables) == 4
-    assert run.verdict.startswith("Visual tokens enter the decoder ")
+    assert list(run.tables) == ["accounted", "assumptions", "layers", "loudest", "theory"]
+    assert len(run.tables) == 5
+    assert run.verdict.headline.startswith("Visual tokens enter the decoder ")
+    assert repr(run.tables) == "<tables: accounted, assumptions, layers, loudest, theory>"
     assert list(run.figures()) == ["layers", "turning", "accounted", "directions", "theory"]
     assert run.samples["sample_id"].nunique() == 3
     assert run.record["status"] == "complete"
@@ -85,7 +91,8 @@ def test_a_table_that_is_not_there(run: Run) -> None:
 
 def test_a_notebook_shows_words_a_figure_and_a_table(any_run: Run) -> None:
     shown = any_run._repr_html_()
-    assert shown.startswith("<p>")
+    assert shown.strip().startswith("<p")
+    assert shown.count("<li>") == len(any_run.verdict.findings)
     assert shown.count('<img src="data:image/png;base64,') == 1
     assert shown.count("<table") == 1
     assert str(any_run.table.columns[0]) in shown
@@ -104,31 +111,152 @@ def test_a_notebook_shows_foreign_names_as_text(run: Run) -> None:
 
 
 def test_a_table_to_paste(any_run: Run) -> None:
-    assert any_run.to_markdown() == table_text(any_run.table, "md")
-    read, plain = read_latex(any_run.to_latex()), read_latex(table_text(any_run.table, "tex"))
+    shown = measurement(any_run.command).quantities()[any_run.command].shown
+    table = readable_table(any_run.table, shown or None)
+    assert any_run.to_markdown() == markdown(table)
+    read, plain = read_latex(any_run.to_latex()), read_latex(latex(table))
     assert read == plain._replace(caption=run_title(any_run.store), label=any_run.command)
     first, *_ = any_run.tables
     if first != any_run.command:
         assert read_latex(any_run.to_latex(first)).label == f"{any_run.command}-{first}"
 
 
-def test_chosen_columns_of_a_chosen_table(run: Run) -> None:
-    columns = ["layer", "norm_ratio", "retention_mean"]
-    read = read_latex(run.to_latex("theory", columns))
-    assert read.rows[0] == columns
-    assert len(read.rows) == 1 + len(run.tables["theory"])
-    header, *_ = run.to_markdown("theory", columns).splitlines()
-    assert header == r"| layer | norm\_ratio | retention\_mean |"
-    with pytest.raises(NormprobeError, match="theory has no column angle"):
-        run.to_latex("theory", ["angle"])
-    with pytest.raises(NormprobeError, match="holds no table shift"):
-        run.to_markdown("shift")
+def test_chosen_quantities_of_a_chosen_table(run: Run) -> None:
+    chosen = ["retention", "norm_ratio"]
+    read = read_latex(run.to_latex("theory", chosen))
+    assert read.rows[0] == ["", "retention", "norm ratio"]
+    assert read.rows[1] == ["layer", "visual text", "visual text"]
+    assert len(read.rows) == 2 + run.tables["theory"]["layer"].nunique()
+    header, *_ = run.to_markdown("theory", chosen).splitlines()
+    assert header == "| layer | retention visual text | norm ratio visual text |"
+    header, *_ = run.to_csv("theory", chosen).splitlines()
+    assert header == "layer,retention visual_text,norm_ratio visual_text"
+    for text in (run.to_latex, run.to_csv):
+        with pytest.raises(NormprobeError, match="theory has no quantity angle"):
+            text("theory", ["angle"])
+        with pytest.raises(NormprobeError, match="holds no table shift"):
+            text("shift")
+
+
+def test_chosen_columns_of_a_table_that_is_not_tidy(run: Run) -> None:
+    """It has a column ``quantity``, too; its own columns stay."""
+    columns = ["number", "quantity", "verdict"]
+    table = run.tables["assumptions"]
+    assert read_latex(run.to_latex("assumptions", columns)).rows[0] == columns
+    header, *_ = run.to_markdown("assumptions").splitlines()
+    assert header.replace("\\", "") == f"| {' | '.join(table)} |"
+    assert run.to_csv("assumptions") == csv_bytes(table).decode()
+    with pytest.raises(NormprobeError, match="assumptions has no column norm_ratio"):
+        run.to_markdown("assumptions", ["norm_ratio"])
+
+
+def test_csv_holds_the_main_quantities_in_full_precision(run: Run) -> None:
+    text = run.to_csv()
+    found = pd.read_csv(io.StringIO(text), index_col="layer")
+    groups = ("visual", "text")  # the file has special tokens, too
+    quantities = ("norm", "cosine", "angle", "relative_update")
+    assert list(found) == [f"{name} {group}" for name in quantities for group in groups]
+    for name in quantities:
+        for group in groups:
+            rows = select(run.table, name, group=group).set_index("layer")["mean"]
+            assert found[f"{name} {group}"].dropna().to_dict() == rows.to_dict()
+    assert "special" in set(run.table["group"])
+
+
+def test_a_quantity_stands_side_by_side_layers_down_and_groups_across(run: Run) -> None:
+    layers = sorted(set(run.table["layer"]))
+    norms = run.wide("norm")
+    assert (norms.index.name, norms.index.tolist()) == ("layer", layers)
+    assert list(norms) == ["visual", "special", "text", "non_visual"]
+    for estimate in ("mean", "q50", "geometric_low", "tokens"):
+        made = run.wide("norm", estimate)
+        rows = select(run.table, "norm").set_index(["layer", "group"])[estimate]
+        assert made.stack().dropna().to_dict() == rows.to_dict()
+    ratios = run.wide("norm_ratio", table="theory")
+    assert (list(ratios), ratios.index.tolist()) == (["visual_text"], layers)
+    assert run.wide("cosine").index.tolist() == layers[1:]
+
+
+def test_stages_stay_in_their_order(probe: Probe) -> None:
+    run = probe.interface("sample", limit=2)
+    made = run.wide("norm")
+    assert made.index.tolist() == list(dict.fromkeys(run.table["stage"]))
+    assert made.index[0] == "vision_encoder" and made.index[-1] == "effective_embedding"
+    assert list(made) == list(dict.fromkeys(run.table["group"]))
+    assert made.loc["decoder_input", "visual"] > 0
+    assert np.isnan(made.loc["decoder_input", "all_rows"])
+
+
+def test_a_table_of_three_keys_has_two_of_them_down(probe: Probe) -> None:
+    sample = next(iter(open_data("sample", limit=1)))
+    run = probe.attention(sample, words=[sample.prompt.split()[0]])
+    made = run.wide("share", "std", table="heads")
+    assert made.index.names == ["layer", "query"]
+    assert made.columns.name == "head"
+    rows = select(run.tables["heads"], "share")
+    assert made.size == len(rows) == 3 * 2 * made.shape[1]
+    for row in rows.to_dict("records"):
+        assert made.loc[(row["layer"], row["query"]), row["head"]] == row["std"]
+
+
+def test_a_table_of_one_key_has_the_quantity_across(run: Run, other: Run) -> None:
+    compared = compare([run, other], ["one", "two"])
+    made = compared.wide("disparity_input", "low")
+    assert (made.index.name, list(made)) == ("run", ["disparity_input"])
+    rows = select(compared.table, "disparity_input").set_index("run")["low"]
+    assert made["disparity_input"].to_dict() == rows.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem", "remedy"),
+    [
+        ({"quantity": "nrom"}, "layers has no quantity nrom", "did you mean norm"),
+        ({"quantity": "zzz"}, "layers has no quantity zzz", "it has hidden_size, nonfinite, norm,"),
+        (
+            {"quantity": "norm", "estimate": "q5"},
+            "layers has no estimate q5",
+            "did you mean q95 or q75 or q50? it has mean, low, high, band_low,",
+        ),
+        (
+            {"quantity": "norm", "table": "assumptions"},
+            "assumptions is no table of quantities",
+            "read it from tables",
+        ),
+        (
+            {"quantity": "norm", "table": "shift"},
+            "the run of layers holds no table shift",
+            "it holds accounted, assumptions, layers, loudest, theory",
+        ),
+    ],
+)
+def test_what_cannot_stand_side_by_side_is_told(
+    asked: dict[str, str], problem: str, remedy: str, run: Run
+) -> None:
+    with pytest.raises(NormprobeError) as refused:
+        run.wide(**asked)
+    assert refused.value.problem == problem
+    assert refused.value.remedy.startswith(remedy)
+    assert len(str(refused.value).splitlines()) == 2
+
+
+def test_a_table_of_a_stranger_is_named_where_it_cannot_be_turned(run: Run, tmp_path: Path) -> None:
+    run.save(tmp_path / "saved", figures=False)
+    pd.concat([run.table, run.table]).to_csv(tmp_path / "saved/layers.csv", index=False)
+    readers: list[Callable[[Run], object]] = [
+        Run.to_csv,
+        Run.to_markdown,
+        lambda damaged: damaged.to_latex(columns=["norm"]),
+        lambda damaged: damaged.wide("norm"),
+    ]
+    for read in readers:
+        with pytest.raises(NormprobeError, match="saved are not as normprobe writes them"):
+            read(load_run(tmp_path / "saved"))
 
 
 def test_a_page_of_a_run(any_run: Run) -> None:
     page = any_run.page()
     assert page.startswith("<!doctype html>")
-    assert any_run.verdict.split(".")[0][:30] in Reader(page).text
+    assert any_run.verdict.headline[:30] in Reader(page).text
     assert page == page_of([any_run])
 
 
@@ -147,7 +275,7 @@ def test_a_saved_run_reads_back_as_it_was(any_run: Run, tmp_path: Path) -> None:
         assert again.path == tmp_path / "saved"
         assert again.command == any_run.command
         assert list(again.tables) == list(any_run.tables)
-        assert again.verdict == any_run.verdict
+        assert str(again.verdict) == str(any_run.verdict)
         assert list(again.figures()) == list(any_run.figures())
         assert len(again.samples) == len(any_run.samples)
     for name, table in any_run.tables.items():
@@ -206,7 +334,7 @@ def test_a_run_is_not_saved_over_itself(run: Run, tmp_path: Path) -> None:
     saved = run.save(tmp_path / "saved")
     with pytest.raises(NormprobeError, match="is the run itself"):
         load_run(tmp_path / "saved").save(tmp_path / "saved", overwrite=True)
-    assert load_run(tmp_path / "saved").verdict == saved.verdict
+    assert str(load_run(tmp_path / "saved").verdict) == str(saved.verdict)
 
 
 def test_a_failure_leaves_no_folder(
@@ -230,17 +358,17 @@ def test_runs_side_by_side_in_memory_and_in_folders(run: Run, other: Run, tmp_pa
     together = compare([run, other])
     assert list(together.tables) == ["compare", "ranking"]
     assert together.tables["compare"]["run"].nunique() == 2
-    assert together.table["rank"].tolist() == [1, 2]
-    assert together.verdict.startswith("The norm disparity at the decoder input is largest in ")
+    assert together.wide("rank")["rank"].tolist() == [1, 2]
+    assert together.verdict.headline.startswith("The norm of visual tokens at the decoder inp")
     assert together.figures()
     for runs in (folders, [run, folders[1]]):
         again = compare(runs)
         pd.testing.assert_frame_equal(again.table, together.table, check_dtype=False)
-        assert again.verdict == together.verdict
+        assert str(again.verdict) == str(together.verdict)
     saved = compare([run, other], output=tmp_path / "compared")
     assert saved.path == tmp_path / "compared"
-    assert load_run(saved.path).verdict == together.verdict
-    assert together.save(tmp_path / "later").verdict == together.verdict
+    assert str(load_run(saved.path).verdict) == str(together.verdict)
+    assert str(together.save(tmp_path / "later").verdict) == str(together.verdict)
 
 
 def test_labels_name_the_runs_and_their_steps(run: Run, other: Run) -> None:

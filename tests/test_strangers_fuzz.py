@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -20,7 +21,7 @@ from support.damage import Canary, mutated, mutated_json, outcomes
 
 from normprobe import rehearsal
 from normprobe.data.sample import Sample
-from normprobe.measurements.inspect.measure import inspected
+from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.runs.model_source import CheckpointSource
 from normprobe.specimen import SPECIMEN_DIR
@@ -112,7 +113,7 @@ def check(make: Make, root: Path, cases: int) -> Counter[str]:
 
 def checked_apart(make: Make, root: Path, cases: int) -> None:
     """``check`` in a process that gets no connection, and is looked at when it has ended."""
-    said = root / "said"
+    said, held = root / "said", psutil.Process().memory_info().rss  # which the child begins with
     child = os.fork()
     if child == 0:
         try:
@@ -127,7 +128,9 @@ def checked_apart(make: Make, root: Path, cases: int) -> None:
     _, status, usage = os.wait4(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert said.read_text().endswith(LAST), said.read_text()
-    assert usage.ru_maxrss * 1024 < MOST  # of it, or of the largest process that it waited for
+    assert (
+        usage.ru_maxrss * 1024 - held < MOST
+    )  # of it, or of the largest process that it waited for
 
 
 def _no_network(event: str, _: object) -> None:
@@ -150,4 +153,4 @@ def test_damaged_checkpoints(make: Make, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [*WEIGHTS, *INPUTS])
 def test_many_damaged_checkpoints(make: Make, tmp_path: Path) -> None:
-    checked_apart(make, tmp_path, 50)
+    checked_apart(make, tmp_path, 30)

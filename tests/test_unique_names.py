@@ -14,41 +14,30 @@ pytestmark = pytest.mark.slow  # no behaviour of the package
 PACKAGE = Path(normprobe.__file__).parent
 
 #: What each folder of a kind has, by contract: the same name, because it is the same thing.
+_OF_A_MEASUREMENT = {
+    *("measure.py", "table.py", "words.py", "norm_map.py", "recomputed.py", "compared.py"),
+    *("shown.py", "figures.py", "also.py"),
+    *("observe", "observer", "rows", "tables", "differences", "norm_map"),
+    *("show", "verdict", "section", "lead", "readable", "drawings"),
+    # what `compare` reads of a measurement, in its compared.py
+    *("COLUMNS", "RANKED", "ROW_COLUMNS", "NOTES", "measures", "draw_runs"),
+}
+#: A command bears the name of what it calls.
+_OF_COMMANDS = {
+    *("align", "attention", "check", "compare", "embeddings", "survey", "verify", "watch"),
+    *("align.py", "attention.py", "embeddings.py", "survey.py", "verify.py", "watch.py"),
+}
 CONTRACTS = {
-    "measurements": {
-        # a measurement folder
-        *("MEASUREMENT", "measure.py", "table.py", "words.py", "norm_map.py", "recomputed.py"),
-        *(
-            "compared.py",
-            "observe",
-            "observer",
-            "rows",
-            "tables",
-            "show",
-            "verdict",
-            "section",
-            "norm_map",
-        ),
-        *(
-            "headline",
-            "lead",
-            "readable",
-            "drawings",
-            "shown.py",
-            "figures.py",
-            "also.py",
-            "differences",
-        ),
-        # what `compare` reads of a measurement, in its compared.py
-        *("COLUMNS", "RANKED", "ROW_COLUMNS", "NOTES", "measures", "draw_runs"),
+    "measurements": _OF_A_MEASUREMENT,
+    "extensions": {
+        *_OF_A_MEASUREMENT,
+        *_OF_COMMANDS,
+        *("EXTENSION", "command.py"),
+        # how a family builds its inputs, as in an inputs file of a user
+        *("build", "parts", "prepare", "load_processor", "setup"),
     },
-    # how a family builds its inputs, as in an inputs file of a user
     "inputs": {"build", "parts", "prepare", "load_processor", "setup"},
-    # a command bears the name of what it calls
-    "cli": {
-        *("align", "attention", "compare", "embeddings", "survey", "verify", "watch"),
-        *("align.py", "attention.py", "embeddings.py", "survey.py", "verify.py"),
-    },
+    "cli": _OF_COMMANDS,
 }
 
 #: Names that still mean two things, each with what tells them apart.

@@ -4,7 +4,7 @@
 :alt: what is to be seen
 
 normprobe layers specimen -o runs/one
-normprobe layers specimen -o runs/other --align
+normprobe layers specimen -o runs/other --align table
 normprobe compare runs/one runs/other -o runs/both
 ```
 

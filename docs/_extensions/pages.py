@@ -1,10 +1,12 @@
 """What holds of every page: formulas without a network, pictures where they belong, no warnings."""
 
 from fnmatch import fnmatch
+from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
@@ -50,9 +52,20 @@ def _check(application: Sphinx, tree: nodes.document, page: str) -> None:
             _LOG.warning("an output shows a warning: %s", block.astext(), location=page)
 
 
+def _all_there(application: Sphinx, failure: Exception | None) -> None:
+    """Every source has its page: a process that writes some of them may have failed unheard."""
+    if failure is not None or application.builder.format != "html":
+        return
+    builder = application.builder
+    pages = {page: Path(builder.get_outfilename(page)) for page in application.env.found_docs}
+    if lost := sorted(page for page, file in pages.items() if not file.is_file()):
+        raise ExtensionError(f"{len(lost)} of {len(pages)} pages are lost: {', '.join(lost)}")
+
+
 def setup(application: Sphinx) -> dict[str, bool]:
     """Sphinx calls this."""
     application.add_config_value("pages_with_pictures", [], "env")
     application.add_html_math_renderer("mathml", (_inline, None), (_displayed, None))
     application.connect("doctree-resolved", _check)
+    application.connect("build-finished", _all_there)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,7 +2,8 @@
 
 LLaVA's recipe in small around SmolLM2-135M-Instruct: what training does to the norms of visual
 tokens, and they to answers. Runs that the folder holds are not repeated; one that was killed goes
-on. ``--short`` is the same in a few minutes, and shows no more than that it runs. ``README.md`` of
+on. ``--short`` is the same in a few minutes, and shows no more than that it runs. ``--checkpoint``
+writes the model of a run that is done, for every command of normprobe. ``README.md`` of
 ``experiments`` reports one such run.
 """
 
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import peft
@@ -30,12 +32,13 @@ from experiments.smollm.grow import (
     USUAL,
     Base,
     grown,
+    processor_of,
     released,
     released_file,
 )
 from experiments.smollm.measure import answers, rows
 from experiments.smollm.report import RUN, report
-from experiments.smollm.train import Plan, train
+from experiments.smollm.train import STATE_FILE, Plan, finished, train
 from experiments.specimen.training import TrainingLog
 
 TABLES = ("runs", "results", "answers")
@@ -64,7 +67,8 @@ def run(
 ) -> None:
     """Train and measure one run; its tables are written last, as a sign that it is done."""
     begun = time.perf_counter(), time.process_time()
-    model = grown(base, plan.variant, plan.seed, folder.parent, word_steps, log)
+    model: Any = grown(base, plan.variant, plan.seed, folder.parent, word_steps, log)
+    model.to(about["device"])
     losses = train(model, base, plan, folder, log)
     trained = time.process_time() - begun[1]
     cause = plan.learning_rate == LEARNING_RATES[0] and plan.variant != COLD
@@ -78,6 +82,17 @@ def run(
     tables["runs"] = tables["runs"].assign(**cost, **about)
     for name in reversed(TABLES):
         tables[name].to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+
+
+def save(base: Base, plan: Plan, folder: Path, word_steps: int, log: TrainingLog) -> None:
+    """Write the model of a run that is done as ``checkpoint``, beside its tables."""
+    if plan.variant in GAINS:
+        raise SystemExit(f"{plan.name} has a norm that transformers would not load: take another")
+    model: Any = finished(
+        grown(base, plan.variant, plan.seed, folder.parent, word_steps, log), folder
+    )
+    for part in (model, processor_of(base.tokenizer)):
+        part.save_pretrained(folder / "checkpoint")
 
 
 def gathered(folder: Path, planned: Sequence[Plan]) -> dict[str, pd.DataFrame]:
@@ -102,9 +117,11 @@ def gathered(folder: Path, planned: Sequence[Plan]) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def about(file: Path) -> dict[str, str]:
-    """What the runs were made with."""
+def about(file: Path, device: str) -> dict[str, str]:
+    """What the runs were made with, and on."""
     return {
+        "device": device,
+        "device_name": "CPU" if device == "cpu" else torch.cuda.get_device_name(device),
         "decoder": file.name,
         "decoder_xxh3": xxh3_128_hexdigest(file.read_bytes()),
         "normprobe": normprobe.__version__,
@@ -123,7 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3, choices=range(1, 11), metavar="1..10")
     parser.add_argument("--steps", type=int, nargs=2, help="of the two stages")
     parser.add_argument("--short", action="store_true", help="one seed, two variants, few steps")
+    parser.add_argument("--run", metavar="RUN", nargs="+", help="these alone, by their names")
     parser.add_argument("--report", action="store_true", help="print the tables of what is done")
+    parser.add_argument("--checkpoint", metavar="RUN", help="write the model of a run, by its name")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -134,14 +154,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = gathered(folder, planned)
     done = {tuple(row) for row in tables["runs"][RUN].itertuples(index=False)}
     left = [plan for plan in planned if (plan.variant, plan.learning_rate, plan.seed) not in done]
-    if left and not options.report:
-        log = TrainingLog(folder / "training_log.jsonl")
+    if options.run:  # several processes share a folder in this way
+        left = [plan for plan in left if plan.name in options.run]
+    wanted = next((plan for plan in planned if plan.name == options.checkpoint), None)
+    if options.checkpoint and not (wanted and (folder / wanted.name / STATE_FILE).exists()):
+        raise SystemExit(f"{folder} holds no weights of a run {options.checkpoint}: train it first")
+    if wanted or (left and not options.report):
+        log = TrainingLog(folder / f"training_log{'-'.join(['', *(options.run or [])])}.jsonl")
         file = options.decoder or released_file()
-        made_with = about(file)
+        made_with = about(file, options.device)
         log.record("start", 0, **made_with)
         start = SHORT_START if options.short else FULL_START
         base = Base(encoder.vision_encoder(folder, start[0], log), *released(file))
         base = language.instructed(base, start[1], folder, log)
+        if wanted:
+            save(base, wanted, folder / wanted.name, start[2], log)
+            return
         for plan in left:
             run(base, plan, folder / plan.name, start[2], log, made_with)
         tables = gathered(folder, planned)

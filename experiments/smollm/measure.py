@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from experiments.specimen.pixels import to_pixel_values
 from experiments.specimen.questions import Question
 from experiments.specimen.scenes import Scene, render
 from normprobe import Probe, load_run
+from normprobe.tidy import select, wide
 
 #: Samples of ``--data scenes`` that ``layers`` and ``cause`` are measured on.
 LAYERS_LIMIT, CAUSE_LIMIT = 40, 100
 DONE = ("scale-to-text", "norm-at-layer", "freeze", "permute", "blank")
 CAUSED = ("nll", "accuracy", "share_removed")
-RATIO = "norm_geometric_ratio_to_text"
+RATIO, ANGLE_RATIO = "norm_geometric_ratio_to_text", "angle_geometric_ratio_to_text"
 #: Of the training, the ratio of these layers is kept; of its end, that of all.
 BY_STEP = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 30)
 LOSS_EVERY = 10
@@ -69,34 +70,38 @@ def by_step(folder: Path, plan: Plan) -> Iterator[dict[str, Any]]:
         if not plan.steps[stage - 1]:
             continue
         run = load_run(folder / f"watch-{stage}")
-        states = run.tables["training"]
+        states = wide(run.tables["training"])
         for row in states[states["layer"].isin(BY_STEP)].to_dict("records"):
             at = {"stage": stage, "step": row["training_step"], "layer": row["layer"]}
             if row["group"] == "visual":
                 yield {"quantity": "ratio", **at, "value": row[RATIO]}
             if row["group"] in ("visual", "text") and not row["layer"]:
-                yield {"quantity": f"{row['group']}_norm", **at, "value": row["norm_mean"]}
+                yield {"quantity": f"{row['group']}_norm", **at, "value": row["norm"]}
         for row in run.tables["gradients"].to_dict("records"):
-            at = {"stage": stage, "step": row["training_step"]}
-            for name in ("gradient_norm", "update_ratio"):
-                yield {"quantity": f"{name}_{row['part']}", **at, "value": row[name]}
+            at = {"stage": stage, "step": row["training_step"], "value": row["mean"]}
+            if row["quantity"] in ("gradient_norm", "update_ratio"):
+                yield {"quantity": f"{row['quantity']}_{row['part']}", **at}
 
 
 def by_layer(probe: Probe) -> Iterator[dict[str, Any]]:
     """Of ``layers --also massive`` at the end, with intervals over pictures."""
-    run = probe.layers(data="scenes", limit=LAYERS_LIMIT, also=("massive",), output=None)
-    for row in run.table.to_dict("records"):
-        if row["group"] != "visual":
-            continue
-        for name, column in (("final_ratio", RATIO), ("angle_ratio", f"angle{RATIO[4:]}")):
-            ends = {"low": row[f"{column}_ci_low"], "high": row[f"{column}_ci_high"]}
-            told = {"quantity": name, "layer": row["layer"], "value": row[column], **ends}
-            yield told
-    for row in run.tables["massive"].to_dict("records"):
-        if row["group"] in ("visual", "text", "special"):
-            for name in ("peak_max", "massive_tokens"):
-                quantity = f"{name}_{row['group']}"
-                yield {"quantity": quantity, "layer": row["layer"], "value": row[name]}
+    run = probe.layers(
+        data="scenes", limit=LAYERS_LIMIT, also=("massive",), batch_size=20, output=None
+    )
+    for name, ratio in (("final_ratio", RATIO), ("angle_ratio", ANGLE_RATIO)):
+        for row in select(run.table, ratio, group="visual").to_dict("records"):
+            yield {"quantity": name, "layer": row["layer"], **_estimate(row)}
+    massive = run.tables["massive"]
+    for name in ("peak_max", "massive_tokens"):
+        for group in ("visual", "text", "special"):
+            for row in select(massive, name, group=group).to_dict("records"):
+                quantity = f"{name}_{group}"
+                yield {"quantity": quantity, "layer": row["layer"], "value": row["mean"]}
+
+
+def _estimate(row: Mapping[Any, Any]) -> dict[str, float]:
+    """A number and its interval."""
+    return {"value": row["mean"], "low": row["low"], "high": row["high"]}
 
 
 def caused(probe: Probe) -> Iterator[dict[str, Any]]:
@@ -104,15 +109,14 @@ def caused(probe: Probe) -> Iterator[dict[str, Any]]:
     run = probe.cause(data="scenes", limit=CAUSE_LIMIT, do=DONE, batch_size=20, output=None)
     table = run.table[run.table["quantity"].isin(CAUSED)]
     for row in table.to_dict("records"):
-        ends = {"low": row["effect_ci_low"], "high": row["effect_ci_high"]}
         quantity = f"{row['intervention']}: {row['quantity']}"
-        yield {"quantity": quantity, "layer": row["layer"], "value": row["effect"], **ends}
+        yield {"quantity": quantity, "layer": row["layer"], **_estimate(row)}
 
 
 @torch.no_grad()
 def attention(model: Any, base: Base) -> Iterator[dict[str, Any]]:
     """Of the attention of text behind the picture, by layer: what falls where, mean over heads."""
-    inputs = watched_prompts(base)
+    inputs = watched_prompts(base).to(model.device)
     before, ids = model.config._attn_implementation, inputs["input_ids"]
     model.set_attn_implementation("eager")
     weights = model(**inputs, output_attentions=True).attentions
@@ -180,9 +184,9 @@ def asked(
         part = slice(begin, begin + BATCH_SIZE)
         shown = scenes[part]
         asking = [[question] for question in questions[part]]
-        batch = pack([CONTEXT] * len(shown), asking, encode, form=base.form)
-        with torch.autocast("cpu", torch.bfloat16):
-            pixels = to_pixel_values([render(scene) for scene in shown])
+        batch = pack([CONTEXT] * len(shown), asking, encode, form=base.form).to(model.device)
+        with torch.autocast(model.device.type, torch.bfloat16):
+            pixels = to_pixel_values([render(scene) for scene in shown]).to(model.device)
             hidden = hidden_states(model, batch, pixel_values=pixels)
         for states, labels in zip(hidden, batch.labels, strict=True):
             labelled = labels != NO_LABEL

@@ -146,9 +146,12 @@ def sinks(results: pd.DataFrame, columns: list[Column]) -> str:
 
 def cost(runs: pd.DataFrame) -> str:
     """What it took, in words."""
-    steps = " + ".join(f"{runs[name].iloc[0]}" for name in ("steps_1", "steps_2"))
+    steps = " + ".join(f"{runs[name].iloc[0]:g}" for name in ("steps_1", "steps_2"))
     hours = runs["cpu_seconds"].sum() / 3600
-    return f"{len(runs)} runs of {steps} steps: {hours:.2f} CPU hours, measurements included."
+    on = ", ".join(sorted({*runs["device_name"]}))
+    return (
+        f"{len(runs)} runs of {steps} steps on {on}: {hours:.2f} CPU hours, measurements included."
+    )
 
 
 def _level_from(ratios: pd.DataFrame) -> pd.DataFrame:

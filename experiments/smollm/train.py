@@ -64,7 +64,7 @@ def train(model: Any, base: Base, plan: Plan, folder: Path, log: TrainingLog) ->
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / STATE_FILE
-    state: dict[str, Any] = torch.load(file, weights_only=True) if file.exists() else {}
+    state: dict[str, Any] = _read(file) if file.exists() else {}
     losses: list[float] = state.get("losses", [])
     prompts, peft = watched_prompts(base), None
     for stage, steps in enumerate(plan.steps, start=1):
@@ -116,11 +116,26 @@ def train(model: Any, base: Base, plan: Plan, folder: Path, log: TrainingLog) ->
     return losses
 
 
+def finished(model: Any, folder: Path) -> Any:
+    """A grown model with the weights of the run that ``folder`` holds, LoRA merged."""
+    state = _read(folder / STATE_FILE)
+    peft = get_peft_model(model, lora(LAYERS))
+    model.load_state_dict(state["weights"], strict=False)
+    peft.merge_and_unload()
+    return model.eval()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A state, wherever it was trained."""
+    state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    return state
+
+
 def step_loss(model: Any, base: Base, seed: int, stage: int, step: int) -> torch.Tensor:
     """The loss on the scenes of one step, computed in bfloat16 around a float32 residual stream."""
     scenes, asked = drawn(seed, stage, step)
     batch = pack([CONTEXT] * BATCH_SIZE, asked, _encoder(base.tokenizer), form=base.form)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(model.device.type, torch.bfloat16):
         return batch_loss(model, batch, scenes)[0]
 
 

@@ -147,7 +147,8 @@ def batch_loss(
     Returns:
         As ``answer_loss``.
     """
-    pixels = to_pixel_values([render(scene) for scene in scenes])
+    pixels = to_pixel_values([render(scene) for scene in scenes]).to(model.device)
+    batch = batch.to(model.device)
     hidden = hidden_states(model, batch, pixel_values=pixels)
     labelled = batch.labels != NO_LABEL
     logits, labels = model.lm_head(hidden[labelled]), batch.labels[labelled]

@@ -6,7 +6,7 @@ but the context is computed only once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +52,11 @@ class PackedBatch:
     attention_mask: torch.Tensor
     position_ids: torch.Tensor
     kinds: list[list[str]]
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """The same batch on another device."""
+        moved = {name: each.to(device) for name, each in vars(self).items() if name != "kinds"}
+        return replace(self, **moved)
 
 
 class Encoder:

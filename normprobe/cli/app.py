@@ -1,36 +1,81 @@
 """The application: which commands there are."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
 
 import normprobe
-from normprobe.cli import console, gate, measure, models, paper, runs
+from normprobe.cli import console, measure, runs
 from normprobe.cli.grouping import Command, Commands
 from normprobe.console_state import has_colour
-from normprobe.measurements import measurements
+from normprobe.measurements import CORE
+from normprobe.measurements.measurement import Measurement, SampleMeasurement
+from normprobe.registry import COMPARE, MAKE, MEASURE, SHARE, Extension, answers, leave_out
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    **{of.name: measure.command_of(of) for of in measurements() if of.over_samples},
-    "check": gate.check,
-    "embeddings": measure.embeddings,
-    "attention": measure.attention,
-    "show": runs.show,
-    "compare": runs.compare,
-    "verify": runs.verify,
-    "survey": models.survey,
-    "inspect": models.inspect,
-    "inputs": models.inputs,
-    "watch": models.watch,
-    "align": measure.align,
-    "report": runs.report,
-    "card": runs.card,
-    "atlas": runs.atlas,
-    "paper": paper.paper,
-    "demo": measure.demo,
+#: Those of the core by panel of ``--help``; extensions add theirs.
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    MEASURE: {"embeddings": measure.embeddings, "inspect": measure.inspect},
+    COMPARE: {
+        "show": runs.show,
+        "compare": runs.compare,
+        "verify": runs.verify,
+        "report": runs.report,
+    },
+    SHARE: {},
+    MAKE: {"align": measure.align, "demo": measure.demo},
 }
+
+
+def all_commands() -> Iterator[tuple[str, str, Callable[..., None]]]:
+    """Panel, name and function of each command; what the core names is no extension's."""
+    known = _PANELS | {MEASURE: {**dict(_over_samples(CORE)), **_PANELS[MEASURE]}}
+    taken = {name for of in known.values() for name in of}
+    for extension, commands in answers(_commands_of):
+        new = {name: command for name, command in commands.items() if name not in taken}
+        known.setdefault(extension.panel, {}).update(new)
+        taken |= set(new)
+    for panel, of in known.items():
+        for name, command in of.items():
+            yield panel, name, command
+
+
+def _commands_of(extension: Extension) -> dict[str, Callable[..., None]]:
+    """By name; a stranger's that typer cannot take costs a warning."""
+    offered = {**dict(_over_samples(extension.measurements())), **extension.commands()}
+    if type(extension).__module__.startswith(f"{normprobe.__name__}."):
+        return offered  # tests have tried them: a tenth of the start is saved
+    taken = {}
+    for name, command in offered.items():
+        try:
+            alone = typer.Typer()
+            alone.command(name, cls=Command)(command)
+            typer.main.get_command(alone)
+            if "[" in (command.__doc__ or ""):
+                _require_markup(cleandoc(command.__doc__ or ""))
+        except Exception as error:  # a stranger's annotations and words may be anything
+            leave_out(f"the command {name} of {type(extension).__module__}", error)
+        else:
+            taken[name] = command
+    return taken
+
+
+def _require_markup(text: str) -> None:
+    """Raise an error where ``--help`` cannot show a text."""
+    from rich.markup import render
+
+    render(text)
+
+
+def _over_samples(
+    offered: Iterable[Measurement],
+) -> Iterator[tuple[str, Callable[..., None]]]:
+    for each in offered:
+        if isinstance(each, SampleMeasurement) and not each.asked_of:
+            yield each.name, measure.command_of(each)
+
 
 app = typer.Typer(
     cls=Commands,
@@ -38,8 +83,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for name, command in COMMANDS.items():
-    app.command(name, cls=Command)(command)
+COMMANDS: dict[str, Callable[..., None]] = {}
+for panel, name, command in all_commands():
+    COMMANDS[name] = command
+    app.command(name, cls=Command, rich_help_panel=panel)(command)
 
 
 def _print_version(wanted: bool) -> None:

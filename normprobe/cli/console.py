@@ -143,9 +143,10 @@ def show_run(run: "Run", display: Display, doubts: Sequence[str] = ()) -> None:
         data(str(run.path))
     elif display.format == "json":
         run_object(run, run.table, **({"error": _entries(failure)} if doubts else {}))
-    elif display.format == "tex":
-        data(run.to_latex().removesuffix("\n"))
-    elif not table(run.table, display):
+    elif display.format is not None:
+        text = {"csv": run.to_csv, "md": run.to_markdown, "tex": run.to_latex}[display.format]()
+        data(text.removesuffix("\n"))
+    else:
         with stdout_console() as console:
             run.show(console, theory=display.theory)
         if run.has_theory and not display.theory:
@@ -159,7 +160,7 @@ def show_run(run: "Run", display: Display, doubts: Sequence[str] = ()) -> None:
 def run_object(run: "Run", content: "pd.DataFrame", **more: Any) -> None:
     """Write a run as the one JSON object of ``--format json``, with one of its tables."""
     where = None if run.path is None else str(run.path)
-    json_object(command=run.command, folder=where, sentence=run.verdict, **more, table=content)
+    json_object(command=run.command, folder=where, **run.verdict.entries(), **more, table=content)
 
 
 @contextmanager

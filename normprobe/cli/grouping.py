@@ -1,4 +1,4 @@
-"""How commands take options: groups of them, options whose value may be left out, what is printed.
+"""How commands take options: groups of them, what goes with what, and what is printed.
 
 A command takes groups as arguments. ``grouped`` shows typer their fields as options of their own:
 
@@ -8,6 +8,7 @@ A command takes groups as arguments. ``grouped`` shows typer their fields as opt
 ``Annotated[Loading, Without("inputs")]`` leaves options out: these keep their defaults.
 """
 
+import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -77,13 +78,6 @@ Strict = Annotated[
 ]
 
 
-class OptionalValue:
-    """Of an option: what it means without a value; the next word is one only where it fits."""
-
-    def __init__(self, value: str, fits: Callable[[str], bool]) -> None:
-        self.value, self.fits = value, fits
-
-
 def _in_plain_words(message: str) -> str:
     """What is wrong with a value, without the words of the library that has checked it."""
     message = message.removeprefix("Value error, ").partition(", unable to parse")[0]
@@ -111,12 +105,12 @@ class Commands(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command with options whose value may be left out: ``--map``, ``--map 2``, ``--map=2``."""
+    """A command that says in plain words what is wrong with a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse words in which no value is left out."""
+        """Parse the words of a command."""
         try:
-            return super().parse_args(ctx, self.spelled_out(args))
+            return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             error.message = _in_plain_words(error.message)
             raise
@@ -127,24 +121,12 @@ class Command(TyperCommand):
         shown[-1].rich_help_panel = _WRITTEN
         return shown
 
-    def spelled_out(self, args: Sequence[str]) -> list[str]:
-        """The words with the values that were left out."""
-        optional: dict[str, OptionalValue] = getattr(self.callback, "optional_values", {})
-        words: list[str] = []
-        for place, word in enumerate(args):
-            words.append(word)
-            following = args[place + 1] if place + 1 < len(args) else ""
-            if word in optional and "--" not in words and not optional[word].fits(following):
-                words.append(optional[word].value)
-        return words
 
-
-def _is_target(text: str) -> bool:
-    """Whether a word says what to align to, rather than which model to measure."""
-    try:
-        return text in ("table", "prompt") or float(text) is not None
-    except ValueError:
-        return False
+def _target(text: str) -> str:
+    """What to align to; of ``--align -o out`` nobody knows."""
+    if re.match("--?[a-z]", text):
+        raise typer.BadParameter(f"expected table, prompt or a norm, received {text!r}")
+    return text
 
 
 @dataclass(frozen=True)
@@ -155,7 +137,8 @@ class Asked:
         list[str] | None,
         typer.Option(
             help="What else to measure: branches (what attention and MLP write, each by itself), "
-            "massive (massive activations: which dimensions and tokens, and all without them). "
+            "massive (massive activations: which dimensions and tokens, and all without them), "
+            "headroom (the largest numbers, also inside of layers, against the end of float16). "
             "Repeatable.",
             metavar="NAME,NAME",
         ),
@@ -168,11 +151,21 @@ class Asked:
             metavar="turn",
         ),
     ] = None
+    tower: Annotated[
+        Literal["vision", "audio"] | None,
+        typer.Option(
+            help="In place of decoder layers: every block of that tower, the rows of pictures "
+            "beside CLS and registers; how far the largest numbers are from the end of float16.",
+            metavar="vision|audio",
+        ),
+        Excludes("also", "by", "map", "theory", "align", "verify"),
+    ] = None
     do: Annotated[
         list[str] | None,
         typer.Option(
             help="Interventions: scale, scale-to-text, scale-text, norm-at-layer, gain, freeze, "
-            "freeze-layer, swap, swap-norms, permute, blank, placebo. Default: scale, "
+            "freeze-layer, freeze-text, knockout, knockout-layer, swap, swap-norms, permute, "
+            "blank, placebo; scale=3: that dose, freeze@12-20: in those layers. Default: scale, "
             "scale-to-text, norm-at-layer, freeze, blank, placebo.",
             metavar="NAME,NAME",
         ),
@@ -181,19 +174,18 @@ class Asked:
         str | None,
         typer.Option(
             help="Measure with a norm behind the projector, untrained: visual tokens as loud as "
-            "table (the text embedding; without a value), prompt, or a norm.",
-            metavar="[table|prompt|FLOAT]",
+            "table (the text embedding), prompt, or a norm.",
+            metavar="table|prompt|FLOAT",
+            parser=_target,
         ),
-        OptionalValue("table", _is_target),
     ] = None
     map: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Lay the norm of each visual token over the first N pictures; 4 without a value.",
-            metavar="[N]",
+            help="Lay the norm of each visual token over the first N pictures.",
+            metavar="N",
         ),
-        OptionalValue("4", str.isdecimal),
     ] = None
     verify: Annotated[
         bool,
@@ -283,12 +275,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     paragraphs = cleandoc(command.__doc__ or "").split("\n\n")  # typer keeps the ends of lines
     described.__doc__ = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
     described.__annotations__ = {option.name: option.annotation for option in options}
-    described.optional_values = {
-        flag(option.name): mark
-        for option in options
-        for mark in get_args(option.annotation)
-        if isinstance(mark, OptionalValue)
-    }
     return with_groups
 
 

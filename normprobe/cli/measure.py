@@ -1,5 +1,6 @@
-"""The commands that measure a model: over samples, its tables, one question; align and demo."""
+"""The commands that look at a model: over samples, its tables, its parts; align and demo."""
 
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,34 +19,32 @@ from normprobe.cli.grouping import (
     grouped,
     only,
 )
-from normprobe.measurements import Measurement
-from normprobe.options import Loading, Output, Sampling
+from normprobe.measurements.measurement import SampleMeasurement
+from normprobe.options import Loading, NeededByAll, Output, Sampling
 
 _BATCH = 8  # of the demo, like the number of tokens it names
 _TOP = 5
 
 
-def command_of(offered: Measurement) -> Callable[..., None]:
+def command_of(offered: SampleMeasurement) -> Callable[..., None]:
     """The command that runs a measurement over samples."""
     not_sampled = [] if offered.batches else ["batch_size"]
     if offered.reads_samples:  # they say more than a prompt that all have in common
         not_sampled.append("prompt")
-    not_asked = [*([] if offered.maps else ["map"]), *([] if offered.watchers else ["also"])]
-    not_asked += [*([] if offered.intervenes else ["do"]), *([] if offered.turns else ["by"])]
-    not_shown = [] if offered.theory else ["theory"]
+    not_taken = {"map", "also", "do", "by", "theory", "tower"} - offered.options
 
     def command(
         model: Model = "specimen",
         *,
         sampling: Annotated[Sampling, Without(*not_sampled), Starting(data=offered.data)],
         loading: Loading,
-        asked: Annotated[Asked, Without(*not_asked)],
+        asked: Annotated[Asked, Without(*not_taken)],
         output: Output,
         strict: Strict = False,
-        display: Annotated[Display, Without(*not_shown)],
+        display: Annotated[Display, Without(*not_taken)],
     ) -> None:
         with console.reported(display, resumes=True):
-            probe = _probe(model, loading)
+            probe = probe_of(model, loading)
             everything = {**vars(sampling), **vars(asked), **output.on_disk}
             run = probe.measure(offered.name, **everything)
             console.show_run(run, display, run.record.get("doubts", []) if strict else [])
@@ -54,7 +53,11 @@ def command_of(offered: Measurement) -> Callable[..., None]:
     return grouped(command)
 
 
-def _probe(model: str, loading: Loading) -> Any:
+def probe_of(model: str, loading: Loading) -> Any:
+    """The probe that a command measures with; a wrong path is told before torch is loaded."""
+    from normprobe.model.checkpoint import require_path
+
+    require_path(model)
     with console.lasting_imports():
         from normprobe.probe import Probe
 
@@ -81,73 +84,8 @@ def embeddings(
 ) -> None:
     """Norms of the embedding tables, and the tokens that stand out (Tables 3, 6-8)."""
     with console.reported(display):
-        probe = _probe(model, loading)
+        probe = probe_of(model, loading)
         console.show_run(probe.embeddings(top=top, base=base, **output.on_disk), display)
-
-
-@grouped
-def attention(
-    model: Model = "specimen",
-    *,
-    image: Annotated[
-        list[Path],
-        typer.Option(help="The picture; repeatable, for models that read several.", metavar="FILE"),
-    ],
-    prompt: Annotated[
-        str,
-        typer.Option(
-            help="The question; <image> in it: a picture stands there, not before it.",
-            metavar="TEXT",
-        ),
-    ],
-    video: Annotated[
-        list[Path] | None,
-        typer.Option(help="A clip that the prompt is about, too; repeatable.", metavar="FILE"),
-    ] = None,
-    audio: Annotated[
-        list[Path] | None,
-        typer.Option(help="A sound, likewise.", metavar="FILE"),
-    ] = None,
-    word: Annotated[
-        list[str] | None,
-        typer.Option(help="Word or phrase of the prompt to follow; repeatable.", metavar="TEXT"),
-    ] = None,
-    layer: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Layer to draw over the image; repeatable. Default: four.", metavar="N", min=1
-        ),
-    ] = None,
-    box: Annotated[
-        str | None,
-        typer.Option(
-            help="Target region: left,top,right,bottom in pixels of the image.", metavar="BOX"
-        ),
-    ] = None,
-    loading: Loading,
-    output: Annotated[Output, Without("resume")],
-    display: Annotated[Display, Without("theory")],
-) -> None:
-    """How much text attends to the image in each decoder layer, and where (Appendix G)."""
-    with console.reported(display):
-        region = _parsed_box(box)
-        probe = _probe(model, loading)
-        followed = {"words": word or [], "layers": layer or [], "box": region}
-        followed |= {"video": video or [], "audio": audio or []}
-        console.show_run(probe.attention(image, prompt, **followed, **output.on_disk), display)
-
-
-def _parsed_box(text: str | None) -> tuple[float, float, float, float] | None:
-    if text is None:
-        return None
-    try:
-        left, top, right, bottom = map(float, text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"expected four numbers left,top,right,bottom, received {text!r}; e.g. 40,60,200,180",
-            param_hint="--box",
-        ) from None
-    return left, top, right, bottom
 
 
 @grouped
@@ -172,9 +110,12 @@ def align(
     `normprobe.load_aligned` in Python. The model itself is left as it is.
     """
     with console.reported(display):
-        probe = _probe(model, loading)
+        probe = probe_of(model, loading)
         drawn = {"limit": sampling.limit, "seed": sampling.seed}
-        console.show_run(probe.align(target, sampling.data, **drawn, **output.on_disk), display)
+        run = probe.align(target, sampling.data, **drawn, **output.on_disk)
+        console.show_run(run, display)
+        if display.format is None and not display.quiet:
+            console.message(f"measure it: normprobe layers {shlex.quote(str(run.path))}")
 
 
 @grouped
@@ -185,12 +126,11 @@ def demo(
     """Every measurement on the bundled specimen and photographs. No download.
 
     Norms at the interface, through the decoder and in the embedding table; the attention of one
-    question to its photograph; and the decoder again with visual tokens made as loud as text.
+    question to its photograph; and the decoder again with visual tokens of the norm of text.
     """
     with console.reported(display):
         with console.lasting_imports():
             from normprobe.data.data_set import SAMPLE, open_data
-            from normprobe.measurements.layers.words import loudness, turning
             from normprobe.model.checkpoint import SPECIMEN
             from normprobe.probe import Probe
             from normprobe.run import Run, compare, page_of
@@ -222,8 +162,91 @@ def demo(
         if display.quiet:
             console.data(str(place))
             return
-        console.data(f"Visual tokens enter the decoder {loudness(layers.table)}.")
-        console.data(f"They turn {turning(layers.table)}.")
-        console.data(f"Made as loud as text, they turn {turning(aligned.table)}.")
+        console.data(layers.verdict.headline)
+        console.data(f"Aligned to the norm of text: {aligned.verdict.headline}")
         console.data(f"All tables and figures on one page: {page}")
         console.data("Your own model: normprobe layers org/model")
+
+
+@grouped
+def inspect(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Hub id, local folder, or `specimen`. None: the model types that were checked.",
+            show_default=False,
+        ),
+        NeededByAll("a MODEL", "format", "verbose"),
+    ] = None,
+    *,
+    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "inputs", "named")],
+    weights: Annotated[
+        bool,
+        typer.Option(
+            "--weights",
+            help="Bytes, types and files of each part, from the files' headers; gain and bias of "
+            "an alignment norm (Table 5).",
+        ),
+    ] = False,
+    display: Annotated[Display, only(Display, "format", "verbose")],
+) -> None:
+    """What normprobe sees: parts, sizes and token ids, from the config alone, no weights.
+
+    With --weights also what the weight files hold of each part, and what each command would read.
+    Without MODEL the model types of transformers that were checked: family, norm placement, notes.
+    """
+    with console.reported(display):
+        if model is None:
+            _show_types(display)
+            return
+        with console.lasting_imports():
+            from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
+            from normprobe.measurements.inspect import (
+                inspected,
+                print_norm_statistics,
+                print_parts,
+                print_weights,
+            )
+            from normprobe.model.checkpoint import open_checkpoint
+            from normprobe.model.load.alignment import saved_norm
+            from normprobe.statistics.weights import norm_statistics
+
+        inputs_file = NO_INPUTS_FILE if loading.inputs is None else read_inputs_file(loading.inputs)
+        checkpoint = open_checkpoint(
+            model,
+            revision=loading.revision,
+            trust_remote_code=loading.trust_remote_code,
+            inputs_file=inputs_file,
+            kind=loading.kind,
+        )
+        seen = inspected(checkpoint, {**inputs_file.parts, **loading.parts}, weights=weights)
+        norm = None
+        if weights and checkpoint.alignment is not None:
+            trusted = loading.trust_remote_code
+            held = saved_norm(model, revision=loading.revision, trust_remote_code=trusted)
+            norm = norm_statistics(held["weight"], held["bias"])
+        if display.format == "json":
+            tables = {"parts": seen.parts, "weights": seen.weights, "norm": norm}
+            facts = {name.replace(" ", "_"): fact for name, fact in seen.facts.items()}
+            console.json_object(**facts, **{n: t for n, t in tables.items() if t is not None})
+            return
+        if console.table(seen.parts if seen.weights is None else seen.weights, display):
+            return
+        with console.stdout_console() as target:
+            print_parts(seen.parts, seen.facts, target)
+            if seen.weights is not None:
+                print_weights(seen.weights, target)
+            if norm is not None:
+                print_norm_statistics(norm, target)
+
+
+def _show_types(display: Display) -> None:
+    """The model types that were checked."""
+    from normprobe.measurements.inspect import print_models, supported_models
+    from normprobe.model.find.overrides import FUSIONS
+
+    table = supported_models()
+    if not console.table(table, display):
+        with console.stdout_console() as target:
+            print_models(table, FUSIONS, target)

@@ -1,7 +1,7 @@
 """The commands that take finished runs: from ``show`` to ``card`` and ``atlas``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -58,7 +58,7 @@ def show(
 def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
     """The main table of each run, or those that were named."""
     from normprobe.errors import NormprobeError, did_you_mean
-    from normprobe.report.table_text import latex, markdown, table_text
+    from normprobe.report.table_text import latex, markdown
     from normprobe.report.terminal import print_readable
 
     held = list(dict.fromkeys(name for run in runs for name in run.tables))
@@ -80,7 +80,7 @@ def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
         if display.format == "json":
             console.run_object(run, run.tables[name])
         else:
-            console.data(table_text(run.tables[name], "csv").removesuffix("\n"))
+            console.data(run.to_csv(name).removesuffix("\n"))
         return
     tables = [run.titled(name) for run, name in chosen]
     if display.format is not None:
@@ -215,64 +215,3 @@ def _print(found: "Verified") -> None:
         print_sentence(found.sentence, target)
         for line in found.changed:
             print_sentence(f"Changed since: {line}", target)
-
-
-@grouped
-def card(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of interface or layers.")],
-    write: Annotated[
-        Path | None, typer.Option(help="Put it into this model card.", metavar="README.md")
-    ] = None,
-    *,
-    display: Annotated[Display, only(Display, "verbose")],
-) -> None:
-    """A finished run for a model card: its sentence, numbers, digests and command.
-
-    --write adds it to a card, or replaces what an earlier run of the same command has put there.
-    In the metadata, model-index alone is changed.
-    """
-    with console.reported(display):
-        from normprobe.card import read_card, with_card
-        from normprobe.run import load_run
-        from normprobe.runs.files import write_by_rename
-
-        made = with_card("" if write is None else read_card(write), load_run(run))
-        if write is not None:
-            write_by_rename(write, made.encode())
-        console.data(made.removesuffix("\n") if write is None else str(write))
-
-
-@grouped
-def atlas(
-    action: Annotated[
-        Literal["add", "build"], typer.Argument(metavar="add|build", help="An entry; the page.")
-    ],
-    source: Annotated[
-        Path, typer.Argument(metavar="RUN|FOLDER", help="Run of layers; folder of entries.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder of entries (atlas); page (atlas.html).", metavar="PATH"
-        ),
-    ] = None,
-    *,
-    display: Annotated[Display, only(Display, "verbose")],
-) -> None:
-    """Measured models in one table: add an entry to a folder, or build the page of a folder.
-
-    add RUN writes a finished run as a small file that others can check; build FOLDER checks every
-    entry, by itself and against the others, and makes one page of them all.
-    """
-    with console.reported(display):
-        from normprobe.atlas import atlas_page, entry_of, file_name, read_entries, text_of
-        from normprobe.run import load_run
-        from normprobe.runs.files import write_by_rename
-
-        if action == "add":
-            entry = entry_of(load_run(source))
-            file, text = (output or Path("atlas")) / file_name(entry), text_of(entry)
-        else:
-            file, text = output or Path("atlas.html"), atlas_page(read_entries(source))
-        write_by_rename(file, text.encode())
-        console.data(str(file))

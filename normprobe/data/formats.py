@@ -71,7 +71,7 @@ class _Cells(Mapping[str, Any]):
 
 
 def read_tsv(path: Path, bad: BadRows) -> Rows:
-    """Read a tab-separated file with a header; every cell is text, digits included.
+    """Read a file of tabs, or ``.csv`` of commas, with a header; every cell is text, digits too.
 
     Arrow's reader rather than that of pandas or the standard library: it neither turns the text
     "None" or "NA" into a missing value nor limits the size of a cell, and it counts the cells of
@@ -84,7 +84,9 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
     text = _read_text(path)
     if not text.strip():
         raise _no_rows(path)
-    header = text.split("\n", 1)[0].rstrip("\r").split("\t")
+    commas = path.suffix.lower() == ".csv"
+    delimiter, kind = (",", "comma") if commas else ("\t", "tab")
+    header = text.split("\n", 1)[0].rstrip("\r").split(delimiter)
 
     odd_rows = []
 
@@ -100,7 +102,7 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
                 block_size=min(path.stat().st_size + 1, _MAX_BLOCK),
             ),
             parse_options=csv.ParseOptions(
-                delimiter="\t", newlines_in_values=True, invalid_row_handler=note_odd_row
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=note_odd_row
             ),
             convert_options=csv.ConvertOptions(
                 column_types={name.strip('"'): pa.string() for name in header}
@@ -110,8 +112,8 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
         if "Empty CSV" in str(error):
             raise _no_rows(path) from error
         raise NormprobeError(
-            f"{path}: not a tab-separated table ({first_line(error)})",
-            "save it as tab-separated UTF-8 text with a header line",
+            f"{path}: not a {kind}-separated table ({first_line(error)})",
+            f"save it as {kind}-separated UTF-8 text with a header line",
         ) from error
     for row in odd_rows:
         place = Place(str(path), row.number - 1)
@@ -121,13 +123,13 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
             BadRow(
                 place,
                 f"expected {row.expected_columns} columns, received {row.actual_columns}",
-                "look for a stray tab or double quote in that row",
+                f"look for a stray {kind} or double quote in that row",
             )
         )
     if odd_rows and not table.num_rows:
         raise NormprobeError(
             f"{path}: none of its {len(odd_rows)} rows has as many columns as the header",
-            "save it as tab-separated UTF-8 text with a header line",
+            f"save it as {kind}-separated UTF-8 text with a header line",
         )
     if not table.num_rows:
         raise _no_rows(path)

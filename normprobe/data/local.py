@@ -25,6 +25,7 @@ from normprobe.data.formats import (
 from normprobe.data.images import read_image_file
 from normprobe.data.media import Audio, Video, read_audio, read_video
 from normprobe.data.published import (
+    are_official,
     official_files,
     read_json_list,
     read_official,
@@ -54,8 +55,8 @@ _KINDS = {
 }
 
 _TEMPLATE = "{prompt}"
-_FORMATS = ".tsv, .jsonl, .json, .parquet or .txt"
-_TABLES = (".tsv", ".parquet")
+_FORMATS = ".csv, .tsv, .jsonl, .json, .parquet or .txt"
+_TABLES = (".csv", ".tsv", ".parquet")
 _JSON = (".jsonl", ".json")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 
@@ -107,7 +108,9 @@ def _read_local(paths: Sequence[Path], bad: BadRows) -> QuestionSource:
                 f"pass its folder, and --prompt if you like; or {WRITE_LINES}",
             )
         raise NormprobeError(f"{path}: expected {_FORMATS}", WRITE_LINES)
-    rows = read_tsv(path, bad) if suffix == ".tsv" else read_parquet(paths)
+    rows = read_parquet(paths) if suffix == ".parquet" else read_tsv(path, bad)
+    if suffix == ".csv" and "question" in rows.columns:  # benchmarks are published otherwise
+        return _read_prompts(path, [_asked(row) for row in rows], where, bad)
     if "prompt" in rows.columns and "question" not in rows.columns:
         return _read_prompts(path, list(rows), where, bad)
     return _read_rows(rows, path.name, where, bad)
@@ -148,7 +151,9 @@ def _read_json(path: Path, where: dict[str, Any], bad: BadRows) -> QuestionSourc
     entries = json_entries(path, whole)
     rows = read_json_lines(path, bad) if entries is None else entries
     named = {name for row in rows for name in row.cells}
-    if named.isdisjoint({"prompt", *_SAID}):
+    if "question" in named and not are_official(named, lines=entries is None):
+        rows = [_asked(row) for row in rows]
+    elif named.isdisjoint({"prompt", *_SAID}):
         if entries is not None:
             return read_json_list(path, entries, where, bad)
         for benchmark, form in official_files(lines=True):
@@ -156,6 +161,12 @@ def _read_json(path: Path, where: dict[str, Any], bad: BadRows) -> QuestionSourc
                 return read_official(benchmark, form, path, rows, where, bad)
         require_columns(list(rows[0].cells), ["prompt", "image"], path)
     return _read_prompts(path, rows, where, bad)
+
+
+def _asked(row: Row) -> Row:
+    """A row whose prompt is called its question."""
+    named = "question" in row.cells and "prompt" not in row.cells
+    return Row(row.place, {**row.cells, "prompt": row.cells["question"]}) if named else row
 
 
 def read_text(path: Path) -> QuestionSource:
@@ -230,12 +241,12 @@ def _number(cell: Any) -> Any:
 
 
 def _own_answer(row: Row) -> Answer | None:
-    """What a row says in ``answer``, and in ``options`` where these are a list that holds it."""
+    """What a row says in ``answer``, and in ``options`` where these are a list."""
     text, options = row.cells.get("answer", _turns(row)[-1].reply), row.cells.get("options")
     if not isinstance(text, str | int | float) or not str(text).strip():
         return None
     named = tuple(map(str, options)) if isinstance(options, list) else ()
-    return Answer(str(text).strip(), named if str(text).strip() in named else ())
+    return Answer(str(text).strip(), named)
 
 
 #: Cells that hold a conversation: of chats, and as LLaVA's training data have them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -179,6 +179,12 @@ def official_files(*, lines: bool) -> list[tuple[Benchmark, JsonFile]]:
     """The benchmarks that are published as JSON lines, or as one JSON list."""
     files = [(entry, entry.json_file) for entry in BENCHMARKS.values()]
     return [(entry, file) for entry, file in files if file is not None and file.lines == lines]
+
+
+def are_official(names: Iterable[str], *, lines: bool) -> bool:
+    """Whether an official file may have these names."""
+    held = _upper_letters(dict.fromkeys(names)).keys()
+    return any(held >= set(form.columns) for _, form in official_files(lines=lines))
 
 
 def read_json_list(

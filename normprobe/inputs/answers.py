@@ -62,7 +62,16 @@ def answer_tokens(builder: InputBuilder, sample: Sample, answer: Answer) -> Answ
 
     They are what the ids of prompt and answer together have behind those of the prompt alone: a
     leading space belongs to the answer.
+
+    Raises:
+        NormprobeError: it is none of several options, or no token.
     """
+    if answer.options and (len(answer.options) < 2 or answer.text not in answer.options):
+        raise NormprobeError(
+            f"{sample.id}: the answer {answer.text!r} is none of several options: "
+            f"{', '.join(answer.options)}",
+            "name all options, the answer among them as it is written there, or none",
+        )
     tokenizer = builder.tokenizer
     prompt, before, after = _written(builder, sample)
     start = _ids(tokenizer, prompt)

@@ -19,6 +19,7 @@ from normprobe.inputs.standard import (
     REFUSALS,
     build_documented,
     build_standard,
+    prompts,
     refuse_incomplete,
 )
 from normprobe.inputs.token_groups import with_image_numbers, with_turn_numbers
@@ -151,6 +152,21 @@ class InputBuilder:
             return build_documented(self.processor, samples, self.system)
         layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
         return build_standard(self.processor, samples, self.system, layout)
+
+    def prompt(self, sample: Sample) -> tuple[str, bool]:
+        """What another engine is asked, a placeholder for each image; whether it adds special ids.
+
+        Raises:
+            NormprobeError: the inputs are made by code of the model's or of an inputs file.
+        """
+        if self.inputs_file.build or self.own_code:
+            raise NormprobeError(
+                "the inputs of this model are made by code of its own, which no prompt says",
+                "save the states of its input_ids by hand: docs/how-to/engines.md",
+            )
+        layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
+        (text,), special = prompts(self.processor, [sample], self.system, layout)
+        return text, special
 
     def _check_media(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
         """Refuse inputs without the clips or sounds of the samples."""

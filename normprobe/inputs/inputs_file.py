@@ -37,6 +37,7 @@ from typing import Any
 
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
+from normprobe.registry import answers
 
 BuildFunction = Callable[[Any, Any, Sequence[Sample], str | None], Mapping[str, Any]]
 
@@ -71,6 +72,12 @@ class InputsFile:
 
 
 NO_INPUTS_FILE = InputsFile()
+
+
+def family_file(config: Any) -> InputsFile:
+    """What extensions know of the inputs of a model, by its config."""
+    known = answers(lambda extension: extension.inputs_file(config))
+    return next((file for _, file in known if file is not None), NO_INPUTS_FILE)
 
 
 def read_inputs_file(path: str | Path) -> InputsFile:

@@ -24,9 +24,10 @@ from normprobe.data.rows import BadRows, RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.pixel_hash import pixel_hashes
 from normprobe.inputs.standard import REFUSALS
 from normprobe.rehearsal import end_with_the_parent
-from normprobe.schema import DRAWN_FRAMES
+from normprobe.schema import DIGESTS, DRAWN_FRAMES
 from normprobe.tensors import find_named
 
 if TYPE_CHECKING:
@@ -98,11 +99,17 @@ INPUT_BYTES = 2**30
 class Batch:
     """A batch, without its pictures unless they are asked for: those stay in the worker."""
 
-    image_hashes: dict[str, str | None]  # by sample id, in the order of the batch
-    prompt_hashes: dict[str, str]  # likewise, of ``_prompt_hash``
+    # by the names of ``DIGESTS``, then by sample id, in the order of the batch; None: it has no
+    # picture, or nobody knows which pixels are its own
+    digests: dict[str, dict[str, str | None]]
     inputs: BatchFeature  # of ``InputBuilder.build``
     samples: list[Sample]  # with their pictures; none where they are not asked for
     frames: dict[str, str]  # by sample id: how many frames of its videos the processor drew
+
+    @property
+    def sample_ids(self) -> list[str]:
+        """In the order of the batch."""
+        return list(self.digests["image_hash"])
 
 
 def prefetched(
@@ -204,15 +211,11 @@ class _Windows:
         try:
             samples = self._by_length(self._data.subset(ids, bad), bad)
             for batch, inputs in batches(samples, self._builder, self._batch_size, bad):
-                hashes = {sample.id: sample.image_hash for sample in batch}
-                if self._wanted & hashes.keys():
-                    prompts = {
-                        sample.id: _prompt_hash(sample, inputs, row, len(batch), self._with_samples)
-                        for row, sample in enumerate(batch)
-                    }
+                if self._wanted & {sample.id for sample in batch}:
+                    digests = _digests(batch, inputs, self._with_samples)
                     frames = _drawn_frames(batch, inputs)
                     kept = batch if self._with_samples else []
-                    made.append(Batch(hashes, prompts, inputs, kept, frames))
+                    made.append(Batch(digests, inputs, kept, frames))
                 del batch, inputs  # before the next one is decoded
         except NormprobeError as error:
             return pickle.dumps((made, bad.skipped, error))
@@ -238,6 +241,20 @@ class _Windows:
                 yield kept
             else:
                 yield from self._data.subset([sample_id], bad)
+
+
+def _digests(
+    batch: Sequence[Sample], inputs: BatchFeature, answered: bool
+) -> dict[str, dict[str, str | None]]:
+    """What tells the samples of a batch apart; see ``Batch``."""
+    prompts = (
+        _prompt_hash(sample, inputs, row, len(batch), answered) for row, sample in enumerate(batch)
+    )
+    of_each = [sample.image_hash for sample in batch], prompts, pixel_hashes(batch, inputs)
+    return {
+        name: {sample.id: digest for sample, digest in zip(batch, digests, strict=True)}
+        for name, digests in zip(DIGESTS, of_each, strict=True)
+    }
 
 
 def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int, answered: bool) -> str:

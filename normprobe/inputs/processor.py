@@ -16,6 +16,18 @@ def tokenizer_of(processor: Any) -> Any:
     return next((found for found in held if hasattr(found, "get_vocab")), None)
 
 
+def classes_of(processor: Any) -> dict[str, str]:
+    """The class of a processor and of each part of it: ``{"processor": "LlavaProcessor", ...}``.
+
+    Which class reads pictures depends on what is installed: with torchvision, transformers takes
+    another one, whose pixels are others.
+    """
+    names = getattr(processor, "attributes", None) or ("image_processor", "tokenizer")
+    parts = {name: getattr(processor, name, None) for name in names}
+    named = {"processor": processor, **parts}
+    return {name: type(part).__name__ for name, part in named.items() if part is not None}
+
+
 def special_token_ids(tokenizer: Any) -> list[int]:
     """All ids that the tokenizer treats as special, ascending.
 

@@ -59,16 +59,10 @@ def build_standard(
         others = _videos_and_audios(processor, samples)
         if images and _ear(processor) and not hasattr(processor, "image_processor"):
             raise ValueError(f"{type(processor).__name__} reads no picture")
-    is_chat = bool(getattr(processor, "chat_template", None))
-    if is_chat:
-        texts = render_chat(processor, samples, system)
-    else:
-        texts = render_plain(processor, samples, system, layout)
+    texts, special = prompts(processor, samples, system, layout)
     tokenizer = processor.tokenizer if is_multimodal(processor) else processor
     options = batch_options(tokenizer, len(samples))
-    if is_chat and (tokenizer is processor or texts[0].startswith(tokenizer.bos_token or "\0")):
-        # What `apply_chat_template(tokenize=True)` does: the template of a tokenizer writes all
-        # special tokens, the template of a processor writes the begin token or leaves it out.
+    if not special:
         options["add_special_tokens"] = False
     if tokenizer is processor:
         return BatchFeature(dict(processor(texts, **options)))
@@ -91,6 +85,7 @@ def build_standard(
     # kind want it the other way, and refuse what they do not understand. A flat list does not tell
     # whose the images are, unless each text has one.
     each_has_one = len(images) == len(samples) == sum(map(bool, nested))
+    is_chat = bool(getattr(processor, "chat_template", None))
     if reads_one_image(processor) and not is_chat and not each_has_one:
         raise ValueError("samples with an image and samples without one do not fit into one batch")
     first, second = (images, nested) if each_has_one and not is_chat else (nested, images)
@@ -101,6 +96,22 @@ def build_standard(
             return made(images=second)
         except REFUSALS:
             raise error from None
+
+
+def prompts(
+    processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
+) -> tuple[list[str], bool]:
+    """What the model reads, a placeholder for each image; whether special tokens are added to it.
+
+    A template of a tokenizer writes all special tokens, that of a processor writes the begin token
+    or leaves it out: ``apply_chat_template(tokenize=True)`` goes by that, too.
+    """
+    if not getattr(processor, "chat_template", None):
+        return render_plain(processor, samples, system, layout), True
+    texts = render_chat(processor, samples, system)
+    tokenizer = processor.tokenizer if is_multimodal(processor) else processor
+    written = tokenizer is processor or texts[0].startswith(tokenizer.bos_token or "\0")
+    return texts, not written
 
 
 def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, Any]:

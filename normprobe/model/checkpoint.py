@@ -10,8 +10,7 @@ from typing import Any
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
 from normprobe.failures import hub_answers, install, missing_packages
-from normprobe.inputs.families import family_file
-from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.model.config import (
     ADAPTER_CONFIG,
     AlignmentSettings,
@@ -28,15 +27,10 @@ from normprobe.model.find.overrides import overrides_of
 from normprobe.model.gguf import checkpoint_folder, is_gguf
 from normprobe.options import models_here
 from normprobe.rehearsal import READERS, begin, rehearse
+from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 from normprobe.specimen import SPECIMEN_DIR
 
 SPECIMEN = "specimen"
-
-#: The kinds of models that a checkpoint can hold. The kind decides the auto class, and which
-#: commands make sense.
-VISION_LANGUAGE = "vision-language model"
-BARE_VISION_ENCODER = "vision encoder"
-LANGUAGE_MODEL = "language model"
 
 #: How a kind is set by hand.
 KINDS = {
@@ -230,7 +224,7 @@ def _build(folder: Path, kind: str | None) -> None:
 
     config = _that_reads(AutoConfig.from_pretrained(folder, trust_remote_code=False))
     kind = _kind_of(config) if kind is None else KINDS[kind]
-    made_on_meta(lambda: _auto_class(kind, config).from_config(config))
+    made_on_meta(lambda: auto_class(kind, config).from_config(config))
 
 
 def _that_reads(config: Any) -> Any:
@@ -383,12 +377,8 @@ def _base_of(
         ) from error
 
 
-def auto_class(checkpoint: Checkpoint) -> Any:
+def auto_class(kind: str, config: Any) -> Any:
     """The transformers auto class that builds the whole model of this kind."""
-    return _auto_class(checkpoint.kind, checkpoint.config)
-
-
-def _auto_class(kind: str, config: Any) -> Any:
     import transformers
 
     if kind == BARE_VISION_ENCODER:
@@ -471,6 +461,13 @@ def _has_vision_part(config: Any) -> bool:
         or bool(vision_fields(config))
         or overrides_of(config).get("vision_encoder") is not None
     )
+
+
+def require_path(model: str) -> None:
+    """Refuse a path where no model can be, before anything is loaded for it."""
+    named = _is_name(model) and model != SPECIMEN and not is_gguf(model)
+    if named and adapter_settings(Path(model)) is None:
+        _refuse_bad_path(model, model)
 
 
 def _refuse_bad_path(model: str, source: str) -> None:

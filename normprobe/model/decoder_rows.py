@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normprobe.hooks import after_call, attached, before_call
+from normprobe.hooks import after_call, attached, before_call, in_full_precision
 from normprobe.model.find.parts import Parts
 from normprobe.model.tracing.recording import is_ids, tensors
 from normprobe.schema import NO_ID
@@ -219,6 +219,7 @@ class _Marks:
         return output + (size * noise).view(output.shape).to(output.dtype)
 
 
+@in_full_precision
 def _matched(moved: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """Of each row the mark that it moved along most, and its cosine with it."""
     if moved.shape[-1] != codes.shape[-1]:  # projected between the table and the decoder

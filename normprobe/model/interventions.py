@@ -7,11 +7,11 @@ Each changes states of one token group where a decoder layer reads or writes the
 its linear layers read. Nothing stays.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.pytorch_utils import Conv1D
 
-from normprobe.errors import NormprobeError, did_you_mean
+from normprobe.errors import NormprobeError
 from normprobe.hooks import (
     after_call,
     attached,
@@ -31,67 +31,23 @@ from normprobe.hooks import (
     with_state,
 )
 from normprobe.model.find.residual import Residual
+from normprobe.model.intervention_plan import (
+    FREEZE,
+    FREEZE_LAYER,
+    FREEZE_TEXT,
+    GAIN,
+    KNOCKOUT,
+    KNOCKOUT_LAYER,
+    OF_ANOTHER_PICTURE,
+    PERMUTE,
+    PLACEBO,
+    SCALE,
+    SCALE_TEXT,
+    SCALE_TO_TEXT,
+    SWAP,
+    Intervention,
+)
 from normprobe.statistics.token_metrics import token_norms, widened
-
-UNTOUCHED = "untouched"
-SCALE = "scale"  # visual states at the decoder input x dose
-SCALE_TO_TEXT = "scale-to-text"  # x what makes them as loud as text
-SCALE_TEXT = "scale-text"  # text states x dose
-NORM_AT_LAYER = "norm-at-layer"  # visual states as loud as text while one layer alone reads them
-GAIN = "gain"  # what attention and MLP add to visual states x dose, in all layers
-FREEZE = "freeze"  # nothing is added to visual states
-FREEZE_LAYER = "freeze-layer"  # in one layer
-SWAP = "swap"  # norms kept, directions of another picture
-SWAP_NORMS = "swap-norms"  # directions kept, norms of another picture
-PERMUTE = "permute"  # visual states in another order
-BLANK = "blank"  # a grey picture
-PLACEBO = "placebo"  # states of random text tokens x dose
-
-#: Those that ``--do`` can name, and their doses; NaN: there is no dose.
-DOSES: dict[str, tuple[float, ...]] = {
-    SCALE: (1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0),
-    SCALE_TO_TEXT: (math.nan,),
-    SCALE_TEXT: (1 / 8, 8.0),
-    NORM_AT_LAYER: (math.nan,),
-    GAIN: (1 / 2, 2.0),
-    FREEZE: (math.nan,),
-    FREEZE_LAYER: (math.nan,),
-    SWAP: (math.nan,),
-    SWAP_NORMS: (math.nan,),
-    PERMUTE: (math.nan,),
-    BLANK: (math.nan,),
-    PLACEBO: (1 / 8, 8.0),
-}
-
-#: What is done where nobody chooses: 13 forwards a sample beside the untouched one.
-USUAL = (SCALE, SCALE_TO_TEXT, NORM_AT_LAYER, FREEZE, BLANK, PLACEBO)
-
-#: Those that need the states of another picture.
-OF_ANOTHER_PICTURE = (SWAP, SWAP_NORMS)
-
-
-@dataclass(frozen=True)
-class Intervention:
-    """What is done in one forward."""
-
-    name: str  # of ``DOSES``, or ``UNTOUCHED``
-    dose: float = math.nan  # by how much; NaN: it has none
-    layer: int = 0  # of ``FREEZE_LAYER`` which, from 1; 0: all, or the decoder input
-
-
-def planned(names: Sequence[str], layers: int) -> list[Intervention]:
-    """The forwards that names stand for, in a decoder of so many layers."""
-    if unknown := [name for name in names if name not in DOSES]:
-        raise NormprobeError(
-            f"--do: there is no intervention {unknown[0]}: expected {', '.join(DOSES)}",
-            did_you_mean(unknown[0], DOSES, f"leave {unknown[0]} out"),
-        )
-    return [
-        Intervention(name, dose, layer)
-        for name in dict.fromkeys(names)
-        for dose in DOSES[name]
-        for layer in (range(1, layers + 1) if name == FREEZE_LAYER else (0,))
-    ]
 
 
 @dataclass(frozen=True)
@@ -101,6 +57,31 @@ class TokenRows:
     visual: Tensor  # ``[batch, positions]`` bool
     text: Tensor  # likewise
     seeds: Sequence[int]  # of each sample, for what is drawn by chance
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """Text tokens by chance: as many as visual ones, at most half of the text."""
+        visual, text = self.visual.cpu(), self.text.cpu()
+        chosen = torch.zeros_like(text)
+        for row, seed in enumerate(self.seeds):
+            places = text[row].nonzero().flatten()
+            count = min(int(visual[row].sum()), len(places) // 2)
+            chosen[row, places[_order(len(places), seed)[:count]]] = True
+        return chosen.to(self.text.device)
+
+    def touched(self, name: str) -> Tensor:
+        """What an intervention changes."""
+        if name in (PLACEBO, FREEZE_TEXT):
+            return self.drawn
+        return self.text if name == SCALE_TEXT else self.visual
+
+    def watched(self, name: str) -> Tensor:
+        """What no intervention of its side changes, so that it tells how far others move it.
+
+        Text that the placebo leaves alone, the same rows in each forward; where text is scaled,
+        visual rows.
+        """
+        return self.visual if name == SCALE_TEXT else self.text & ~self.drawn
 
 
 @contextmanager
@@ -117,14 +98,19 @@ def intervened(
             hidden].
 
     Raises:
-        NormprobeError: of ``GAIN``, a layer adds nothing that can be followed.
+        NormprobeError: of ``GAIN``, a layer adds nothing that can be followed; of ``KNOCKOUT``, a
+            layer takes no mask of pairs of tokens.
     """
+    chosen = {number: layers[number] for number in done.layers(len(layers))}
     with ExitStack() as stack:
-        if done.name in (FREEZE, FREEZE_LAYER):
-            chosen = layers if done.name == FREEZE else [layers[done.layer - 1]]
-            stack.enter_context(attached(*(_freezing(layer, rows.visual) for layer in chosen)))
+        if done.name in (FREEZE, FREEZE_LAYER, FREEZE_TEXT):
+            frozen = rows.touched(done.name)
+            stack.enter_context(attached(*(_freezing(each, frozen) for each in chosen.values())))
+        elif done.name in (KNOCKOUT, KNOCKOUT_LAYER):
+            hidden = (_hiding(each, number, rows.visual) for number, each in chosen.items())
+            stack.enter_context(attached(*hidden))
         elif done.name == GAIN:
-            stack.enter_context(_gained(layers, done.dose, rows.visual))
+            stack.enter_context(_gained(chosen, done.dose, rows.visual))
         elif (change := _change_of(done, rows, other)) is not None:
             stack.enter_context(attached(changing_input(layers[0], change)))
         yield
@@ -205,7 +191,9 @@ def called_as_loud_as_text(
         entered.append(_scaled(x, rows.visual, as_loud_as_text(x, rows)))
         return entered[0]
 
-    args, kwargs = with_changed_input(change, args, kwargs)
+    # Layers of Gemma 4 leave keys and values in a mapping, which the next ones read.
+    own = {name: copy(v) if isinstance(v, MutableMapping) else v for name, v in kwargs.items()}
+    args, kwargs = with_changed_input(change, args, own)
     returned = hidden_state_of(layer.forward(*args, **kwargs))  # its hooks have run
     return entered[0], returned
 
@@ -219,7 +207,7 @@ def _change_of(
     if done.name == SCALE_TEXT:
         return lambda x: _scaled(x, rows.text, done.dose)
     if done.name == PLACEBO:
-        return lambda x: _scaled(x, _some_text(rows), done.dose)
+        return partial(_placebo, rows, done.dose)
     if done.name == SCALE_TO_TEXT:
         return lambda x: _scaled(x, rows.visual, as_loud_as_text(x, rows))
     if done.name == PERMUTE:
@@ -237,15 +225,18 @@ def _scaled(x: Tensor, mask: Tensor, by: float | Tensor) -> Tensor:
     return torch.where(mask.to(x.device).unsqueeze(-1), wide * by, wide).to(x.dtype)
 
 
-def _some_text(rows: TokenRows) -> Tensor:
-    """Text tokens by chance: as many as visual ones, at most half of the text."""
-    visual, text = rows.visual.cpu(), rows.text.cpu()
-    chosen = torch.zeros_like(text)
-    for row, seed in enumerate(rows.seeds):
-        places = text[row].nonzero().flatten()
-        count = min(int(visual[row].sum()), len(places) // 2)
-        chosen[row, places[_order(len(places), seed)[:count]]] = True
-    return chosen
+def _placebo(rows: TokenRows, dose: float, x: Tensor) -> Tensor:
+    """The drawn text rows times a dose, as visual ones are scaled.
+
+    Where a prompt has fewer than there are visual ones: times what changes the sum of their squares
+    by as much as ``SCALE`` changes that of the visual ones, but never below the dose.
+    """
+    squares = token_norms(x).square()
+    drawn, visual = (mask.to(x.device) for mask in (rows.drawn, rows.visual))
+    sums = [torch.where(mask, squares, 0.0).sum(dim=-1) for mask in (visual, drawn)]
+    by = (1 + (dose**2 - 1) * sums[0] / sums[1]).clamp_min(min(dose, 1.0) ** 2).sqrt()
+    fewer = drawn.sum(dim=-1) < visual.sum(dim=-1)
+    return _scaled(x, drawn, torch.where(fewer, by, dose).unsqueeze(-1))
 
 
 def _permuted(rows: TokenRows, x: Tensor) -> Tensor:
@@ -285,10 +276,47 @@ def _freezing(layer: nn.Module, visual: Tensor) -> RemovableHandle:
     return after_call(layer, hook)
 
 
+def _hiding(layer: nn.Module, number: int, visual: Tensor) -> RemovableHandle:
+    """No token but visual ones attends to these: the mask that the layer is given loses them."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = hidden_state_of((kwargs.get("hidden_states"), args, kwargs))
+        mask = kwargs.get("attention_mask", _NONE)
+        seen = visual.to(x.device)
+        hidden = (~seen[:, :, None] & seen[:, None, :])[:, None]  # [batch, 1, reads, is read]
+        if mask is None and _is_causal(layer):  # SDPA needs none
+            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+            mask = mask.expand(len(x), 1, -1, -1)
+        if not isinstance(mask, Tensor) or mask.shape[-2:] != hidden.shape[-2:]:
+            raise NormprobeError(
+                f"decoder layer {number + 1} takes no mask that says which token attends to which",
+                f"pass --attn-implementation eager or sdpa, or leave {KNOCKOUT} out",
+            )
+        least = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+        return args, {**kwargs, "attention_mask": mask.masked_fill(hidden, least)}
+
+    return layer.register_forward_pre_hook(on_this_thread(hook), with_kwargs=True)
+
+
+_NONE = object()
+
+
+def _is_causal(layer: nn.Module) -> bool:
+    """Whether its attention, given no mask, lets each token see those before it."""
+    causal = [getattr(m, "is_causal", None) for m in layer.modules() if hasattr(m, "is_causal")]
+    names = [
+        getattr(getattr(m, "config", None), "_attn_implementation", "") for m in layer.modules()
+    ]
+    return bool(causal) and all(causal) and "sdpa" in names
+
+
 @contextmanager
-def _gained(layers: Sequence[nn.Module], gain: float, visual: Tensor) -> Iterator[None]:
-    """What is added to visual states times a gain, term by term: an MLP reads what came before."""
-    changed = [0] * len(layers)
+def _gained(layers: Mapping[int, nn.Module], gain: float, visual: Tensor) -> Iterator[None]:
+    """What is added to visual states times a gain, term by term: an MLP reads what came before.
+
+    ``layers``: by their numbers, from 0.
+    """
+    changed = dict.fromkeys(layers, 0)
     number = -1
 
     def change(term: Tensor) -> Tensor:
@@ -301,13 +329,13 @@ def _gained(layers: Sequence[nn.Module], gain: float, visual: Tensor) -> Iterato
 
     handles = [
         layer.register_forward_pre_hook(on_this_thread(partial(begin, place)))
-        for place, layer in enumerate(layers)
+        for place, layer in layers.items()
     ]
-    with attached(*handles), Residual(change).following(layers):
+    with attached(*handles), Residual(change).following(layers.values()):
         yield
-    if 0 in changed:
+    if lost := [place for place, count in changed.items() if not count]:
         raise NormprobeError(
-            f"what decoder layer {changed.index(0) + 1} adds to its input cannot be followed",
+            f"what decoder layer {lost[0] + 1} adds to its input cannot be followed",
             f"leave {GAIN} out; {FREEZE} and {SCALE} need not follow it",
         )
 

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normprobe.hooks import HIDDEN_STATE, PROJECTED_STATE, before_call, hidden_state_of, on_call
+from normprobe.hooks import (
+    HIDDEN_STATE,
+    PROJECTED_STATE,
+    before_call,
+    hidden_state_of,
+    in_full_precision,
+    on_call,
+)
 from normprobe.model.find.overrides import ADDED
 from normprobe.model.find.parts import PROJECTS_SOUND, Parts, size_of
 from normprobe.model.tracing.recording import tensors
@@ -139,6 +146,7 @@ class VisionStages:
                 groups = torch.where(of_video, TOKEN_GROUPS.index(VIDEO), groups)
                 calls[place] = norms, groups, size
 
+    @in_full_precision
     def count_entered(self, entered: Tensor) -> None:
         """Count the rows of a sound that enter the decoder, not what pads it; keep norms alone.
 
@@ -223,13 +231,13 @@ class VisionStages:
     def _encoded(self, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         state = self._as_rows(state)
         self._rows_of_tile = state.shape[-2]
-        self._counted = _counted(state, arguments)
+        self._counted = counted_rows(state, arguments)
         self._keep(self._encoder, state)
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         self._settle(entered)
         if self._parts.vision_encoder is None:  # the projector receives pixels
-            self._counted = _counted(left, arguments)
+            self._counted = counted_rows(left, arguments)
         else:
             self._keep(self._entered, self._as_rows(entered))
             if merged := self._merged(entered, left, arguments):
@@ -295,7 +303,7 @@ def _as_list(state: Tensor) -> Tensor:
     return state.reshape(-1, state.shape[-1])
 
 
-def _counted(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
+def counted_rows(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
     """Which rows of ``state``, ``[..., hidden]``, are no padding: bool, ``[rows]``."""
     rows = state.shape[:-1].numel()
     counted = torch.ones(rows, dtype=torch.bool, device=state.device)
@@ -412,6 +420,7 @@ def wrong_part(
     return None
 
 
+@in_full_precision
 def _cosines(wanted: Tensor, rows: Tensor) -> Tensor:
     """Of some rows the cosine of each with the nearest of others; 1 where there are none."""
     wanted = wanted[wanted.isfinite().all(-1) & (wanted != 0).any(-1)].float()

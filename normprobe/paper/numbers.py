@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import as_file, files
-from typing import Any, NamedTuple
+from math import nan
+from typing import NamedTuple
 
 import pandas as pd
 from rich.console import Console
@@ -13,10 +14,8 @@ from normprobe.paper import AFTER, ALSO, BEFORE, ENCODER, TEXT_TABLE, VISUAL_TAB
 from normprobe.report.readable import MISSING, readable_token, significant
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import (
-    BASE,
-    TEXT,
-)
+from normprobe.schema import BASE, TEXT
+from normprobe.tidy import select
 
 #: A token that the paper describes in place of naming it.
 NOT_A_TOKEN = "(Chinese Char)"
@@ -154,8 +153,12 @@ _NUMBERS = ("measured", "published", "difference")
 _PUBLISHED_COLUMNS = ["source", "model", "quantity", "statistic", "measured", "measured_rank"]
 _PUBLISHED_COLUMNS += ["published", "difference", "note"]
 
-#: The column that holds a statistic of the paper.
-COLUMNS = {"mean": "norm_mean", "std": "norm_std", "hidden size": "hidden_size"}
+#: Quantity and estimate of a main table that are a statistic of the paper.
+STATISTICS = {
+    "mean": ("norm", "mean"),
+    "std": ("norm", "std"),
+    "hidden size": ("hidden_size", "mean"),
+}
 
 
 def published_table(
@@ -240,21 +243,22 @@ def _measured(
 
     NaN where the run could have measured it and did not; None where its command never does.
     """
-    if number.statistic not in COLUMNS:
+    if number.statistic not in STATISTICS:
         return None if tokens is None else _of_token(number, tokens)
-    row = row_of(quantity, table, rows_of)
-    return None if row is None else (float(row[COLUMNS[number.statistic]]), None)
+    measured = statistic_of(quantity, number.statistic, table, rows_of)
+    return None if measured is None else (measured, None)
 
 
-def row_of(
-    quantity: str, table: pd.DataFrame, rows_of: Mapping[str, Mapping[str, object]]
-) -> "pd.Series[Any] | None":
-    """The row of a main table that measures a quantity of the paper; None where none does."""
+def statistic_of(
+    quantity: str, statistic: str, table: pd.DataFrame, rows_of: Mapping[str, Mapping[str, object]]
+) -> float | None:
+    """A statistic of a quantity of the paper in a main table; None: no row of it is about that."""
     if quantity not in rows_of:
         return None
-    for column, value in rows_of[quantity].items():
-        table = table[table[column] == value]
-    return table.iloc[0] if len(table) else None
+    for key, value in rows_of[quantity].items():
+        table = table[table[key] == value]
+    name, estimate = STATISTICS[statistic]
+    return None if table.empty else next(iter(select(table, name)[estimate].astype(float)), nan)
 
 
 def _of_token(number: Published, tokens: pd.DataFrame) -> tuple[float, int | None]:
@@ -294,5 +298,5 @@ def print_published(published: pd.DataFrame, console: Console) -> None:
 
 def _shown(number: Published, quantity: str) -> str:
     """A token with every character visible; other quantities, and descriptions, as they are."""
-    plain = number.statistic in COLUMNS or is_description(number)
+    plain = number.statistic in STATISTICS or is_description(number)
     return quantity if plain else readable_token(quantity)

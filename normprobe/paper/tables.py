@@ -43,7 +43,8 @@ PUBLISHED, RANK = "_published", "_published_rank"
 CELL_PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
 #: In a header, a model of the paper.
 _MODEL_PLACE = re.compile(r"\{([^{}]+)\}")
-_TOKEN = "_token"
+#: The columns that hold tokens.
+_TOKENS = ("base_token", "vl_token")
 
 #: What stands below a table: always, and with published numbers.
 _DASH = "-: not measured."
@@ -118,12 +119,11 @@ def measured_csv(layout: Layout, cells: Cells, *, published: bool = True) -> pd.
             if not published:
                 continue
             row[column + PUBLISHED] = None if text == "nan" else text
-            if column.endswith(_TOKEN):
+            if column in _TOKENS:
                 row[column + RANK] = cells.get((place, column + RANK))
         rows.append(row)
     table = pd.DataFrame(rows)
-    ranks = {column: "Int64" for column in table if str(column).endswith(RANK)}
-    return table.astype(ranks)
+    return table.astype({c + RANK: "Int64" for c in _TOKENS if c + RANK in table})
 
 
 def measured_table(
@@ -177,7 +177,7 @@ def measured_table(
             return None
         if column in layout.keys:
             return called(row, column) if stand_in(row, column) else None
-        if not column.endswith(_TOKEN) or text == NOT_A_TOKEN:
+        if column not in _TOKENS or text == NOT_A_TOKEN:
             return text
         rank = cells.get((row, column + RANK))
         here = "" if rank is None else f", here {rank}"
@@ -243,7 +243,7 @@ def _filled(template: str, text: Text) -> str:
 
 def _is_numeric(layout: Layout, templates: Sequence[str]) -> bool:
     columns = {column for template in templates for column, _ in CELL_PLACE.findall(template)}
-    return any(column not in layout.keys and not column.endswith(_TOKEN) for column in columns)
+    return any(column not in (*layout.keys, *_TOKENS) for column in columns)
 
 
 def _as_printed(token: str) -> str:

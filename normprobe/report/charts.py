@@ -1,6 +1,6 @@
 """What is drawn over decoder layers, said once: on paper by matplotlib, on a page as data.
 
-    Panel("angular velocity (radians per layer)", by_group("angle_mean", spread="angle"))
+    Panel("angular velocity (radians per layer)", by_group("angle", spread=True))
 
 ``draw_panels`` draws panels on paper, ``charts`` gives what the page's script draws of them.
 """
@@ -20,10 +20,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from normprobe.quantities import BAND, INTERVAL
 from normprobe.report.figures.lines import (
     Given,
-    draw_column,
+    draw_estimate,
     ends_drawn,
     in_sight,
     legend_below,
@@ -40,11 +39,12 @@ from normprobe.report.figures.style import (
     use_log,
 )
 from normprobe.schema import AUDIO, IMAGE, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
+from normprobe.tidy import BAND, ESTIMATES, along, ends_of, select
 
 #: The token groups that are drawn, back to front. ``non_visual`` is the sum of two of these.
 GROUPS = (STRUCTURAL, SPECIAL, AUDIO, VIDEO, IMAGE, TEXT, VISUAL)
 #: Quantiles of tokens between which a pale band lies.
-SPREAD = ("_q05", "_q95")
+SPREAD = ("q05", "q95")
 #: How the only curve of a panel is drawn, or curves that are of no token group, front to back.
 PLAIN = (
     GroupLook("#262626", "o", "-"),
@@ -61,7 +61,7 @@ _ACROSS = {
     "dose": "dose (states x dose)",
     "training_step": "training step",
 }
-_DOUBTS = {"off_map": "off the map"}
+_DOUBTS = {"off_map": "outside the usual range"}
 
 #: Of an axis: ``zero``: from zero, or logarithmic where the numbers span a factor of 10; ``ratio``:
 #: likewise, about what is drawn; ``share``: per cent; ``cosine``: up to 1; ``signed``: any number;
@@ -71,33 +71,32 @@ Scale = Literal["zero", "ratio", "share", "cosine", "signed", "difference", "nea
 
 @dataclass(frozen=True)
 class Curve:
-    """A column over the layers."""
+    """A quantity of a tidy table over the layers."""
 
     name: str  # in the legend; that of a token group needs none of its panel's own
-    column: str  # what is drawn, with its interval and its band where the table has them
+    quantity: str  # what is drawn
     look: GroupLook  # colour, marker and line
     # the rows: those that hold these values
     where: Mapping[str, object] = field(default_factory=dict)
-    # a metric whose 5 and 95 % quantiles of tokens are a pale band behind; empty: none
-    spread: str = ""
-    doubted: str = ""  # a column that says where a point is drawn hollow; empty: none
-    # the column that it is drawn over: ``layer``, ``training_step``, ``dose`` on a logarithmic axis
+    # which number of it, with its interval and its band where the table has them
+    estimate: str = "mean"
+    spread: bool = False  # whether 5 and 95 % quantiles of tokens are a pale band behind
+    # what says where a point is drawn hollow, a column or a quantity; empty: none
+    doubted: str = ""
+    # the key that it is drawn over: ``layer``, ``training_step``, ``dose`` on a logarithmic axis
     across: str = "layer"
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Its rows in order, ``layer`` what they lie over; none where it has no such column."""
-        if self.column not in table:
-            return table.iloc[:0].reindex(columns=[*table.columns, self.column])
-        chosen = pd.Series(True, table.index)
-        for name, value in self.where.items():
-            chosen &= table[name] == value
-        rows = table[chosen].sort_values(self.across)
+        """Its rows in order, ``layer`` what they lie over; ``doubted`` is true where it is."""
+        rows = drawn_rows(table, self.quantity, self.where, self.across)
+        if self.doubted and self.doubted not in rows:
+            doubts = select(table, self.doubted, **self.where).set_index(self.across)["mean"]
+            rows = rows.assign(**{self.doubted: rows[self.across].map(doubts).eq(1)})
         return rows if self.across == "layer" else rows.assign(layer=rows[self.across])
 
-    def around(self, table: pd.DataFrame) -> list[str]:
-        """The columns of the ends of its pale band, where the table has them."""
-        ends = [self.spread + end for end in SPREAD if self.spread]
-        return ends if set(ends) <= set(table.columns) else []
+    def around(self, rows: pd.DataFrame) -> list[str]:
+        """The columns of the ends of its pale band, where its rows have them."""
+        return [*SPREAD] if self.spread and {*SPREAD} <= {*rows} else []
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,8 @@ class Panel:
         for curve in self.curves:
             rows = curve.rows(table)
             held += [
-                in_sight(rows, curve.column),
-                rows[curve.around(table)].to_numpy(float).ravel(),
+                in_sight(rows, curve.estimate),
+                rows[curve.around(rows)].to_numpy(float).ravel(),
             ]
         values: NDArray[np.float64] = np.concatenate(held)
         return values[np.isfinite(values)]
@@ -132,17 +131,35 @@ class Panel:
         return any(curve.name not in GROUP_LOOKS for curve in self.curves) and len(self.curves) > 1
 
 
-def by_group(column: str, groups: Iterable[str] = GROUPS, **more: Any) -> tuple[Curve, ...]:
+def drawn_rows(
+    table: pd.DataFrame, quantity: str, where: Mapping[str, object], across: str = "layer"
+) -> pd.DataFrame:
+    """The rows of a quantity in order, with an empty one where the table has others alone.
+
+    There a line is broken. Estimates other than ``mean`` that the quantity has nowhere are left
+    out.
+    """
+    rows = select(table, quantity)
+    rows = rows.drop(columns=[n for n in ESTIMATES if n != "mean" and rows[n].isna().all()])
+    beside = table
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+        if name != "group":
+            beside = beside[beside[name] == value]
+    return along(rows, beside[across], across) if len(rows) else rows
+
+
+def by_group(quantity: str, groups: Iterable[str] = GROUPS, **more: Any) -> tuple[Curve, ...]:
     """A curve a token group, back to front; ``more`` of each ``Curve``."""
     return tuple(
-        Curve(group, column, GROUP_LOOKS[group], {"group": group}, **more) for group in groups
+        Curve(group, quantity, GROUP_LOOKS[group], {"group": group}, **more) for group in groups
     )
 
 
 def by_series(
     table: pd.DataFrame,
     key: str,
-    column: str,
+    quantity: str,
     dashed: bool = False,
     where: Mapping[str, object] | None = None,
     **more: Any,
@@ -151,13 +168,13 @@ def by_series(
     curves = []
     for place, name in enumerate(dict.fromkeys(table[key])):
         look = series_look(place) if dashed else series_look(place)._replace(linestyle="-")
-        curves.append(Curve(str(name), column, look, {key: name, **(where or {})}, **more))
+        curves.append(Curve(str(name), quantity, look, {key: name, **(where or {})}, **more))
     return tuple(reversed(curves))
 
 
 def metric_panel(metric: str, title: str, scale: Scale = "zero", **more: Any) -> Panel:
     """Means over tokens of a metric, with the spread of the tokens, by token group."""
-    return Panel(title, by_group(f"{metric}_mean", spread=metric, **more), scale)
+    return Panel(title, by_group(metric, spread=True, **more), scale)
 
 
 # --- on the page ---------------------------------------------------------------------------------
@@ -170,7 +187,7 @@ def charts(declared: Iterable[Panel], table: pd.DataFrame) -> list[Chart]:
     made = []
     for panel in declared:
         series = [
-            series_of(curve.name, curve.look, rows, curve.column, curve.around(table))
+            series_of(curve.name, curve.look, rows, curve.estimate, curve.around(rows))
             | ({"hollow": hollow.tolist()} if (hollow := _hollow(curve, rows)).any() else {})
             for curve in reversed(panel.curves)
             if len(rows := curve.rows(table))
@@ -193,13 +210,13 @@ def series_of(
     name: str,
     look: GroupLook,
     rows: pd.DataFrame,
-    column: str,
+    estimate: str = "mean",
     spread: Sequence[str] = (),
 ) -> dict[str, Any]:
     """One line of a chart.
 
     Its name, color and dash; x (layers) and y; low and high of its interval, band_low and
-    band_high, least and most of the spread, where the table has them.
+    band_high, least and most of the spread, where the rows have them.
     """
     rows = rows.sort_values("layer")
     series = {
@@ -207,13 +224,11 @@ def series_of(
         "color": look.color,
         "dash": _DASHES[look.linestyle],
         "x": [int(x) if float(x).is_integer() else float(x) for x in rows["layer"]],
-        "y": _numbers(rows[column]),
+        "y": _numbers(rows[estimate]),
     }
     around = {
-        "low": column + INTERVAL[0],
-        "high": column + INTERVAL[1],
-        "band_low": column + BAND[0],
-        "band_high": column + BAND[1],
+        **dict(zip(("low", "high"), ends_of(estimate), strict=True)),
+        **({name: name for name in BAND} if estimate == "mean" else {}),
         **dict(zip(("least", "most"), spread, strict=False)),
     }
     series |= {name: _numbers(rows[end]) for name, end in around.items() if end in rows}
@@ -286,10 +301,12 @@ def handles_of(
     """What a legend below panels says: groups, or ``legend``, and what is filled and outlined."""
     curves = [curve for panel in declared for curve in panel.curves]
     handles = _named(legend or curves, table)
-    if any(curve.around(table) for curve in curves):
+    if any(curve.around(curve.rows(table)) for curve in curves if curve.quantity):
         handles.append(Patch(color="0.87", label="5-95 % of tokens"))
     handles += ends_drawn(drawn, {curve.across for curve in curves})
-    for doubted in dict.fromkeys(c.doubted for c in curves if _hollow(c, table).any()):
+    for doubted in dict.fromkeys(
+        c.doubted for c in curves if c.doubted and _hollow(c, c.rows(table)).any()
+    ):
         look: dict[str, Any] = {"marker": "o", "color": "0.4"} | _HOLLOW
         handles.append(Line2D([], [], **look, label=_DOUBTS.get(doubted, "below resolution")))
     return handles
@@ -306,19 +323,19 @@ def draw_panel(
     """Draw the curves of a panel and set its axes; ``more`` is for the lines."""
     for curve in panel.curves:
         rows = curve.rows(table)
-        rows = rows[rows[curve.column].notna()]
+        rows = rows[rows[curve.estimate].notna()]
         if rows.empty:
             continue
-        if ends := curve.around(table):
+        if ends := curve.around(rows):
             low, high = (rows[end] for end in ends)
             colour = curve.look.color
             axes.fill_between(rows["layer"], low, high, color=colour, alpha=0.13, linewidth=0)
         size = 4 if ends else 3
-        draw_column(axes, rows, curve.column, curve.look, curve.name, markersize=size, **more)
+        draw_estimate(axes, rows, curve.estimate, curve.look, curve.name, markersize=size, **more)
         doubted = rows[_hollow(curve, rows)]
         if len(doubted):  # an empty line lies at the corner of the figure, and asks for room there
             hollow: dict[str, Any] = curve.look._asdict() | _HOLLOW
-            axes.plot(doubted["layer"], doubted[curve.column], **hollow)
+            axes.plot(doubted["layer"], doubted[curve.estimate], **hollow)
     if panel.across == "layer":
         mark_layers(axes, last)
     elif panel.across == "training_step":
@@ -377,12 +394,14 @@ def _hollow(curve: Curve, rows: pd.DataFrame) -> "pd.Series[bool]":
     """Where a number is below what the stored states resolve."""
     if curve.doubted not in rows:
         return pd.Series(False, rows.index)
-    return rows[curve.doubted].eq(True) & rows[curve.column].notna()
+    return rows[curve.doubted].eq(True) & rows[curve.estimate].notna()
 
 
 def _named(curves: Sequence[Curve], table: pd.DataFrame) -> list[Artist]:
     """What tells the curves of all panels apart, front first; only what is drawn."""
-    named = {curve.name: curve for curve in curves if curve.name in GROUP_LOOKS or not curve.column}
+    named = {
+        curve.name: curve for curve in curves if curve.name in GROUP_LOOKS or not curve.quantity
+    }
     held = {
         name: curve
         for name, curve in named.items()

@@ -161,7 +161,7 @@ def figure_of_runs(
 
     Args:
         title: the figure's title.
-        rows: with columns ``run``, ``panel``, ``group``, ``norm_mean`` and its quantiles.
+        rows: norms of a tidy table, with columns ``run``, ``panel`` and ``group``.
         looks: group -> colour and marker; others are not drawn.
         ax: an axes a panel; None: a figure of its own.
     """
@@ -171,15 +171,15 @@ def figure_of_runs(
     shared = {"sharex": True, "sharey": True}
     drawing, grid = panels(title, DOUBLE_WIDTH, height, (1, len(names)), ax, **shared)
     looks = {group: look for group, look in looks.items() if (rows["group"] == group).any()}
-    values = _finite(rows.loc[rows["group"].isin(looks), ["norm_mean", "norm_q05", "norm_q95"]])
+    values = _finite(rows.loc[rows["group"].isin(looks), ["mean", "q05", "q95"]])
     for axes, panel in zip(grid[0], names, strict=True):
         axes.set_title(drawable(str(panel)), loc="left")
         axes.set_xlabel("L2 norm")
         for place, (group, look) in enumerate(looks.items()):
             here = rows[(rows["panel"] == panel) & (rows["group"] == group)]
             lines = [runs.index(run) + 0.3 * (place - (len(looks) - 1) / 2) for run in here["run"]]
-            axes.hlines(lines, here["norm_q05"], here["norm_q95"], color=look.color, linewidth=1)
-            axes.plot(here["norm_mean"], lines, look.marker, color=look.color, linestyle="none")
+            axes.hlines(lines, here["q05"], here["q95"], color=look.color, linewidth=1)
+            axes.plot(here["mean"], lines, look.marker, color=look.color, linestyle="none")
         axes.grid(axis="y", color="0.9", linewidth=0.5)
     for axes in grid[0]:
         if asks_for_log(values):

@@ -1,46 +1,38 @@
 """Ratios in words, each with its interval, by one rule of three states.
 
 A ratio *differs* from 1 where its interval lies on one side of 1; it is *equal* where the interval
-lies within a factor of 1.25 of 1; it is *not told apart* where neither holds. What is printed says
+lies within a factor of 1.25 of 1; it is *inconclusive* where neither holds. What is printed says
 the same: the state is that of the ends as they are printed.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple, Self
 
 import pandas as pd
 
 from normprobe.report.readable import significant
+from normprobe.report.verdict import OPEN, SAME
+from normprobe.schema import GEOMETRIC_RATIOS, VISUAL
+from normprobe.tidy import BAND, INTERVAL, along, select
 
 #: Ratios between 1 / 1.25 and 1.25 are called equal: token spread is larger than that.
 ALIKE = 1.25
 
-#: How a sentence says that neither a difference nor equality is shown.
-OPEN = "not told apart"
-
 
 class Words(NamedTuple):
-    """What is said of a ratio above 1, below 1, about 1, and of one that is none of these."""
+    """What is said of a ratio above 1, and of one below 1."""
 
     above: str
     below: str
-    alike: str
-    open: str = OPEN
 
     def of(self, state: int | None) -> str:
         """Of a ``Ratio.state``."""
-        return self.open if state is None else (self.alike, self.above, self.below)[state]
-
-    def direct(self, ratios: Sequence["Ratio"], *, beside_inverses: bool) -> str:
-        """The factor of what is not told apart; beside inverse ones it says that it is none."""
-        way = f" {self.alike.removeprefix('about ')}" if beside_inverses else ""
-        return f"{factor(ratios)}{way}"
+        return OPEN if state is None else (SAME, self.above, self.below)[state]
 
 
-LOUD = Words("louder", "quieter", "about as loud", f"at norms {OPEN}")
-FAST = Words("more quickly", "more slowly", "about as fast", f"at rates {OPEN}")
+LARGE = Words("larger", "smaller")
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ class Ratio(Estimate):
 
     @property
     def state(self) -> int | None:
-        """1: above 1; -1: below 1; 0: equal within ``ALIKE``; None: not told apart.
+        """1: above 1; -1: below 1; 0: equal within ``ALIKE``; None: inconclusive.
 
         Equality comes first: an interval within ``ALIKE`` of 1 may well lie beside 1. Without an
         interval the value itself has the say, of what was measured alone.
@@ -119,39 +111,44 @@ class Ratio(Estimate):
         return away
 
 
-def ratio_in_words(
-    ratios: Sequence[Ratio], words: Words, than: str = "", *, beside_inverses: bool = False
-) -> str:
-    """One ratio, or several of one state: ``82 x [68, 102] louder than text tokens``.
+def ratio_in_words(ratio: "Ratio", words: Words = LARGE, than: str = "") -> str:
+    """``82 x [68, 102] larger than that of text``; ``about the same as that of text (1.10 x)``.
 
     Args:
-        ratios: of one state.
-        words: what is said of them.
-        than: what they are compared with; empty: it is known.
-        beside_inverses: whether the sentence tells others the other way round: a factor that is
-            not turned round then says so, ``about as loud (1.10 x as loud)``.
+        ratio: which is usable.
+        words: what is said of it.
+        than: what it is compared with; empty: it is known.
     """
-    state = ratios[0].state
+    state = ratio.state
     if not state:
-        beside = f" {'from' if state is None else 'as'} {than}" if than else ""
-        return (
-            f"{words.of(state)}{beside} ({words.direct(ratios, beside_inverses=beside_inverses)})"
-        )
-    told = ratios if state > 0 else [ratio.inverse for ratio in ratios]
-    return f"{factor(told)} {words.of(state)}{f' than {than}' if than else ''}"
+        beside = f" {'against' if state is None else 'as'} {than}" if than else ""
+        return f"{words.of(state)}{beside} ({factor([ratio])})"
+    told = ratio if state > 0 else ratio.inverse
+    return f"{factor([told])} {words.of(state)}{f' than {than}' if than else ''}"
 
 
-def hold_inverses(ratios: Iterable[Ratio]) -> bool:
-    """Whether a sentence tells one of them the other way round: it lies below 1."""
-    return any(ratio.state == -1 for ratio in ratios)
+def spanned(ratios: Mapping[int, "Ratio"]) -> str:
+    """``1.8 to 9.3 x [5.1, 18] (layer 2)``: the interval is that of the largest, in that layer.
+
+    Args:
+        ratios: by layer, of one state; those below 1 are told the other way round.
+    """
+    told = {n: each.inverse if each.state == -1 else each for n, each in ratios.items()}
+    layer = max(told, key=lambda n: told[n].value)
+    most, least = told[layer], min(each.value for each in told.values())
+    ends = [most.low, most.high] if most.has_interval else []
+    first, last, *interval = agreeing([least, most.value, *ends])
+    text = f"{' to '.join(dict.fromkeys((first, last)))} x"
+    text += f" [{', '.join(interval)}]" if interval else ""
+    return text if first == last else f"{text} (layer {layer})"
 
 
-def factor(ratios: Sequence[Ratio]) -> str:
-    """``1.40 to 8.00 x [1.30, 8.20]``: the smallest and the largest ratio, and their intervals."""
-    known = [ratio for ratio in ratios if ratio.has_interval]
-    ends = [min(ratio.low for ratio in known), max(ratio.high for ratio in known)] if known else []
+def factor(ratios: Sequence[Ratio], *, ends: bool = True) -> str:
+    """``1.40 x [1.30, 1.50]``; of several ``1.40 to 8.00 x``, with ``ends`` those of all."""
+    known = [ratio for ratio in ratios if ends and ratio.has_interval]
+    bounds = [min(r.low for r in known), max(r.high for r in known)] if known else []
     values = [of(ratio.value for ratio in ratios) for of in (min, max)]
-    *told, low, high = [*agreeing([*values, *ends]), *[""] * (2 - len(ends))]
+    *told, low, high = [*agreeing([*values, *bounds]), *[""] * (2 - len(bounds))]
     text = f"{' to '.join(dict.fromkeys(told))} x"
     return f"{text} [{low}, {high}]" if known else text
 
@@ -177,30 +174,67 @@ def digits(ratio: float, smallest: float | None = None) -> str:
 def brackets(ratios: Sequence[Estimate], samples: int | None = None, bands: str = "") -> str:
     """What the brackets are, or why there are none, as a sentence."""
     if any(ratio.has_interval for ratio in ratios):
-        together = f", of {bands} in all of them together" if bands else ""
-        return f"In brackets: 95 % intervals over images{together}."
+        together = f", simultaneous over {bands}" if bands else ""
+        return f"[ ]: 95 % interval (bootstrap over images{together})."
     if samples is None:
         return "No intervals."
     return f"One {'sample' if samples <= 1 else 'image'}, no intervals."
 
 
-def ratios_by_layer(rows: pd.DataFrame, column: str) -> dict[int, Ratio]:
-    """A ratio of each layer, by ascending layer, with its band where the table has one."""
-    ends = "band" if f"{column}_band_low" in rows else "ci"
-    columns = [column, f"{column}_{ends}_low", f"{column}_{ends}_high"]
-    numbers = rows.set_index("layer").sort_index().reindex(columns=columns).astype(float)
-    if numbers[columns[1]].notna().any():  # of a layer that one image alone holds nothing is known
-        numbers = numbers.fillna({columns[1]: 0.0, columns[2]: math.inf})
+def estimate_of(table: pd.DataFrame, quantity: str, /, **keys: object) -> Estimate:
+    """A number of a tidy table with its interval; NaN where it has none.
+
+    Args:
+        table: tidy.
+        quantity: which number.
+        **keys: which row: columns and their values.
+    """
+    rows = select(table, quantity, **keys)
+    return (
+        Estimate(*map(float, rows[["mean", *INTERVAL]].iloc[0]))
+        if len(rows)
+        else Estimate(math.nan)
+    )
+
+
+def ratio_of(table: pd.DataFrame, quantity: str, /, **keys: object) -> Ratio:
+    """The same of a ratio."""
+    return Ratio(*astuple(estimate_of(table, quantity, **keys)))
+
+
+def ratios_by_layer(rows: pd.DataFrame) -> dict[int, Ratio]:
+    """A ratio of each layer, by ascending layer, with its band where the table has one.
+
+    Args:
+        rows: of one quantity in a tidy table, each of a layer.
+    """
+    ends = BAND if rows[[*BAND]].notna().any(axis=None) else INTERVAL
+    numbers = rows.set_index("layer").sort_index()[["mean", *ends]].astype(float)
+    if numbers[ends[0]].notna().any():  # of a layer that one image alone holds nothing is known
+        numbers = numbers.fillna({ends[0]: 0.0, ends[1]: math.inf})
     return {int(layer): Ratio(*row) for layer, *row in numbers.itertuples()}
 
 
-def with_ends(numbers: Mapping[str, Estimate]) -> dict[str, float]:
-    """Each number behind its name, then its ends: ``<name>_ci_low`` and ``<name>_ci_high``."""
-    return {
-        f"{name}{end}": value
-        for name, number in numbers.items()
-        for end, value in zip(("", "_ci_low", "_ci_high"), astuple(number), strict=True)
-    }
+def ratios_to_text(layers: pd.DataFrame, metric: str, group: str = VISUAL) -> dict[int, Ratio]:
+    """The visual tokens' geometric mean over that of text tokens, with its band over the layers."""
+    behind = layers[(layers["group"] == group) & (layers["layer"] > 0)]
+    return ratios_by_layer(along(select(behind, GEOMETRIC_RATIOS[metric]), behind["layer"]))
+
+
+def ratio_after(
+    layers: pd.DataFrame,
+    layer: int,
+    ratio: str = GEOMETRIC_RATIOS["norm"],
+    group: str = VISUAL,
+) -> Ratio:
+    """How loud visual tokens are after one layer, with its interval; NaN where it is not known."""
+    return ratio_of(layers, ratio, group=group, layer=layer)
+
+
+def visual_states_are_attended(layers: pd.DataFrame) -> bool:
+    """Whether the visual states stand beside the sequence: no decoder layer changes them."""
+    of_visual = layers.loc[layers["group"] == VISUAL, "layer"]
+    return len(of_visual) > 0 and of_visual.max() == 0 < layers["layer"].max()
 
 
 def times(ratio: float) -> str:

@@ -9,6 +9,8 @@ import pandas as pd
 from rich.cells import cell_len
 
 from normprobe.errors import escape, visible
+from normprobe.schema import MODALITIES, OTHER_MEDIA, PAIR
+from normprobe.tidy import QUANTITY, is_tidy, keys_of, wide
 
 MISSING = "-"
 
@@ -88,6 +90,7 @@ def _visible(character: str) -> str:
 
 
 ROUNDED = "Numbers have 4 significant digits; counts are exact."
+CHOSEN = "The file has all quantities and token groups, with intervals and deviations."
 
 
 @dataclass(frozen=True)
@@ -104,19 +107,70 @@ class ReadableTable:
     label: str = ""  # what a text refers to it by; empty: nothing
 
 
-def readable_table(table: pd.DataFrame) -> ReadableTable:
-    """A table of a run with its numbers rounded.
+def readable_table(table: pd.DataFrame, quantities: Sequence[str] | None = None) -> ReadableTable:
+    """A table of a run with its numbers rounded; of a tidy one its pivot.
 
     Columns of whole numbers stay exact. Tokens are quoted, and every character of them is visible.
+
+    Args:
+        table: of a run.
+        quantities: which of a tidy table, in this order; None: all.
     """
+    names, is_side_by_side = [parts_of(name) for name in table], is_tidy(table)
+    if is_side_by_side:
+        table = pivot(table, quantities)
+        names = [tuple(part.replace("_", " ") for part in parts_of(name)) for name in table]
     columns = [table.iloc[:, place] for place in range(table.shape[1])]
-    cells = [_cells(str(name), column) for name, column in zip(table, columns, strict=True)]
+    cells = [_cells(name[0], column) for name, column in zip(names, columns, strict=True)]
     return ReadableTable(
-        [(visible(str(name)),) for name in table],
+        [tuple(map(visible, name)) for name in names],
         list(zip(*cells, strict=True)),
         [_is_numeric(column) for column in columns],
-        [ROUNDED],
+        [ROUNDED, *([CHOSEN] if is_side_by_side else [])],
     )
+
+
+def parts_of(header: object) -> tuple[str, ...]:
+    """The parts of a header of ``pivot``; others have one."""
+    return tuple(map(str, header)) if isinstance(header, tuple) else (str(header),)
+
+
+#: Keys whose values stand side by side, below each quantity, where rows are layers.
+_ACROSS = ("group", "query", "part")
+
+
+def pivot(table: pd.DataFrame, quantities: Sequence[str] | None = None) -> pd.DataFrame:
+    """The numbers of a tidy table side by side, without their other estimates.
+
+    Args:
+        table: tidy.
+        quantities: which, in this order; None: all.
+
+    Returns:
+        A row a layer, with a column of a quantity and token group, ``("norm", "visual")``, of
+        visual and text tokens alone where there are both. Of a table without layers a row a cell,
+        with a column a quantity. Keys come first.
+    """
+    numbers, keys = wide(table), keys_of(table)
+    names = [name for name in quantities or dict.fromkeys(table[QUANTITY]) if name in numbers]
+    across = [key for key in keys if key in _ACROSS and {"layer", "training_step"} & {*keys}]
+    down = [key for key in keys if key not in across]
+    if not across:
+        return numbers[[*down, *names]]
+    groups = numbers[across].drop_duplicates()
+    if "group" in groups and {*MODALITIES} <= {*groups["group"]}:
+        groups = groups[groups["group"].isin([PAIR, *MODALITIES, *OTHER_MEDIA])]
+    rows = numbers[down].drop_duplicates().reset_index(drop=True)
+    places = pd.MultiIndex.from_frame(rows)
+    columns: dict[tuple[str, ...], pd.Series] = {(key,): rows[key] for key in down}
+    for name in names:
+        for group in groups.itertuples(index=False, name=None):
+            own = numbers.merge(pd.DataFrame([group], columns=across)).set_index(down)[name]
+            if own.notna().any():
+                columns[name, *map(str, group)] = own.reindex(places).reset_index(drop=True)
+    made = pd.DataFrame(dict(enumerate(columns.values())))
+    made.columns = pd.Index(list(columns), tupleize_cols=False)
+    return made
 
 
 def _is_numeric(column: pd.Series) -> bool:

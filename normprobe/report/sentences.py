@@ -1,21 +1,21 @@
 """What several measurements say: of layers, of few tokens, of broken states, of models."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from normprobe.errors import number_of
 from normprobe.report.ratio_words import (
+    Estimate,
     Ratio,
     Words,
     factor,
-    hold_inverses,
-    ratio_in_words,
+    spanned,
     times,
 )
 from normprobe.report.readable import readable_token
+from normprobe.report.verdict import OPEN, SAME, Finding
 from normprobe.schema import (
     DECODER_INPUT,
     IMAGE,
@@ -27,43 +27,95 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.bootstrap import FEWEST, Correlation, rank_correlation
+from normprobe.tidy import INTERVAL, QUANTITY, select, wide
 
-#: More blocks than this are told by direction, not one by one.
-_MOST_BLOCKS = 4
-
-
-class _Block(NamedTuple):
-    layers: list[int]
-    ratios: list[Ratio]
-
-    @property
-    def state(self) -> int | None:
-        return self.ratios[0].state
+#: More ranges of layers than this are counted, not named.
+_MOST_RANGES = 4
 
 
-def layers_in_words(
-    ratios: Mapping[int, Ratio], words: Words, where: str = "in", *, beside_inverses: bool = False
-) -> str:
-    """What the layers say: each block of one state, its ratios and their intervals.
+class Told(NamedTuple):
+    """How a comparison of each layer is told."""
 
-    A deep model whose state changes often has too many blocks to read. Then each state is told
-    once, with the number of its layers and where the first and the last of them are.
+    name: str  # of its findings
+    above: str  # what is said of layers with a ratio above 1
+    below: str  # likewise, below 1
+    what: str  # what is compared, of layers where it is the same, or inconclusive
+    where: str = "in"
+
+
+def layer_findings(ratios: Mapping[int, Ratio], told: Told) -> list[Finding]:
+    """A finding each state: which layers are so, and how far the largest of them goes."""
+    by_state = _by_state(ratios)
+    ways = sorted((1, -1), key=lambda way: -len(by_state[way]))
+    beginnings = {1: told.above, -1: told.below}
+    names = {1: "above", -1: "below", 0: "same", None: OPEN}
+    findings = []
+    for state in (*ways, 0, None):
+        known = by_state[state]
+        if not known:
+            continue
+        where = layers_named(list(known), len(ratios), told.where)
+        if state:
+            words = f"{beginnings[state]} {where}: {spanned(known)}."
+        elif state == 0:
+            words = f"{told.what}: {SAME} {where} ({factor([*known.values()], ends=False)})."
+        else:
+            words = f"{told.what}: {OPEN} {where}."
+        numbers = {f"layer {layer}": ratio for layer, ratio in known.items()}
+        findings.append(Finding(f"{told.name}.{names[state]}", words, numbers))
+    missing = [layer for layer, ratio in ratios.items() if not ratio.usable]
+    if missing and len(missing) < len(ratios):
+        where = layers_named(missing, len(ratios), told.where)
+        findings.append(Finding(f"{told.name}.unknown", f"{told.what}: no ratio {where}."))
+    return findings
+
+
+def layers_headline(
+    ratios: Mapping[int, Ratio], verb: str, words: Words, than: str = ""
+) -> tuple[str, str]:
+    """Of a headline: what most layers that differ do, and which are inconclusive.
+
+    E.g. ``turn up to 9.3 x more slowly in layers 1-3`` and ``layer 4 is inconclusive``. What some
+    layers do the other way round is a finding of its own.
     """
-    known = {layer: ratio for layer, ratio in ratios.items() if ratio.usable}
-    if not known:
-        return ""
-    blocks = list(_blocks(known))
-    beside = beside_inverses or hold_inverses(known.values())
-    if len(blocks) > _MOST_BLOCKS:
-        text = _by_direction(blocks, words, where, beside_inverses=beside)
-    else:
-        told = (ratio_in_words(block.ratios, words, beside_inverses=beside) for block in blocks)
-        text = _listed(
-            f"{words_of_block} {where} {layer_names(block.layers)}"
-            for words_of_block, block in zip(told, blocks, strict=True)
-        )
-    missing = [layer for layer in ratios if layer not in known]
-    return f"{text} (no ratio {where} {layer_names(missing)})" if missing else text
+    by_state, total = _by_state(ratios), len(ratios)
+    way = max((1, -1), key=lambda way: len(by_state[way]))
+    known, said = by_state[way], ""
+    if known:
+        sizes = [(r.inverse if way < 0 else r).value for r in known.values()]
+        most = times(max(sizes))
+        up_to = "up to " * (times(min(sizes)) != most)
+        beside = f" than {than}" * bool(than)
+        said = f"{verb}{up_to}{most} {words.of(way)}{beside} in {_short([*known], total)}"
+    elif known := by_state[0]:
+        beside = f" as {than}" * bool(than)
+        said = f"{verb}{SAME}{beside} in {_short([*known], total)}"
+    if not by_state[None]:
+        return said, ""
+    unclear = by_state[None]
+    return said, f"{_short([*unclear], total)} {'is' if len(unclear) == 1 else 'are'} {OPEN}"
+
+
+def _by_state(ratios: Mapping[int, Ratio]) -> dict[int | None, dict[int, Ratio]]:
+    """The layers of each state, by ascending layer."""
+    usable = {layer: ratio for layer, ratio in ratios.items() if ratio.usable}
+    return {
+        state: {layer: ratio for layer, ratio in usable.items() if ratio.state == state}
+        for state in (1, -1, 0, None)
+    }
+
+
+def layers_named(layers: Sequence[int], total: int, where: str = "in") -> str:
+    """``in layers 1-3, 6``; of many ranges ``in 12 of 32 layers, from 1 to 31``."""
+    named = _short(layers, total)
+    ends = f", from {layers[0]} to {layers[-1]}" * (" of " in named)
+    return f"{where} {named}{ends}"
+
+
+def _short(layers: Sequence[int], total: int) -> str:
+    """``layers 1-3, 6``; of many ranges ``12 of 32 layers``."""
+    few = layer_ranges(layers).count(",") < _MOST_RANGES
+    return layer_names(layers) if few else f"{len(layers)} of {total} layers"
 
 
 def layer_names(layers: Sequence[int]) -> str:
@@ -82,47 +134,13 @@ def layer_ranges(layers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _blocks(ratios: Mapping[int, Ratio]) -> Iterator[_Block]:
-    for _, members in groupby(ratios.items(), key=lambda item: item[1].state):
-        layers, found = zip(*members, strict=True)
-        yield _Block(list(layers), list(found))
-
-
-def _by_direction(
-    blocks: Sequence[_Block], words: Words, where: str, *, beside_inverses: bool
-) -> str:
-    total = sum(len(block.layers) for block in blocks)
-    parts = []
-    states = dict.fromkeys(block.state for block in blocks)
-    for state in sorted(states, key=lambda state: -_count(blocks, state)):
-        chosen = [block for block in blocks if block.state == state]
-        word = words.of(state)
-        ratios = [ratio for block in chosen for ratio in block.ratios]
-        if state:
-            told = factor([ratio.inverse for ratio in ratios] if state < 0 else ratios)
-        else:
-            told = words.direct(ratios, beside_inverses=beside_inverses)
-        first, last = chosen[0].layers[0], chosen[-1].layers[-1]
-        span = f"{where} layer {first}" if first == last else f"from layer {first} to {last}"
-        parts.append(f"{word} {where} {len(ratios)} of {total} layers, {span} ({told})")
-    signs = [block.state for block in blocks if block.state]
-    turns = sum(before != after for before, after in pairwise(signs))
-    changes = f"; the direction changes {turns} time{'s' if turns > 1 else ''}" if turns else ""
-    return "; ".join(parts) + changes
-
-
-def _count(blocks: Sequence[_Block], state: int | None) -> int:
-    return sum(len(block.layers) for block in blocks if block.state == state)
-
-
-def _listed(parts: "Iterator[str] | Sequence[str]") -> str:
-    *head, last = parts
-    return f"{', '.join(head)} and {last}" if head else last
-
-
-def out_of(held: float, samples: float, what: str = "samples") -> str:
-    """`` from 1 of 5 samples``, behind what is said of them; empty where it is of all."""
-    return f" from {int(held)} of {int(samples)} {what}" if held < samples else ""
+def in_some_samples(held: Mapping[str, float], samples: float, what: str = "samples") -> Finding:
+    """In how many samples there are such tokens, where some have none."""
+    fewer = {of: number for of, number in held.items() if 0 < number < samples}
+    told = ", ".join(
+        f"{of} are in {int(number)} of {int(samples)} {what}" for of, number in fewer.items()
+    )
+    return Finding("samples", f"{told[:1].upper()}{told[1:]}." if told else "")
 
 
 #: Mean and median further apart than this: few tokens make the mean.
@@ -131,15 +149,25 @@ CARRIED = 1.5
 _ALONE = 0.5
 
 
-def carried_sentences(rows: pd.DataFrame) -> list[str]:
-    """``carried_sentence`` of visual and of text tokens, as far as there is one."""
-    told = [carried_sentence(rows[rows["group"] == group], group) for group in (VISUAL, TEXT)]
-    return [sentence for sentence in told if sentence]
+def carried_findings(
+    table: pd.DataFrame, loudest: pd.DataFrame | None, groups: Sequence[str] = (VISUAL, TEXT)
+) -> list[Finding]:
+    """``carried_sentence`` of token groups, as far as there is one."""
+    return [
+        Finding(f"carried.{group}", carried_sentence(table, loudest, group)) for group in groups
+    ]
 
 
-def carried_sentence(rows: pd.DataFrame, group: str) -> str:
-    """Where the mean norm is far from the median: how far at most, and whether a token does it."""
-    apart = (rows["norm_mean"] / rows["norm_q50"]).where(rows["norm_q50"] > 0)
+def carried_sentence(table: pd.DataFrame, loudest: pd.DataFrame | None, group: str) -> str:
+    """Where the mean norm is far from the median: how far at most, and whether a token does it.
+
+    Args:
+        table: tidy, of layers or of one stage.
+        loudest: ``loudest.csv``; None: it is not known which token that is.
+        group: of tokens.
+    """
+    rows = select(table, "norm", group=group)
+    apart = (rows["mean"] / rows["q50"]).where(rows["q50"] > 0)
     away = apart.where(apart > 1, 1 / apart)
     if not (away > CARRIED).any():
         return ""
@@ -150,36 +178,44 @@ def carried_sentence(rows: pd.DataFrame, group: str) -> str:
     if size < 1:
         return f"{where} the median norm of {group} tokens is {times(1 / size)} their mean."
     told = f"{where} the mean norm of {group} tokens is {times(size)} their median"
-    share = float(row["loudest_share"])
+    place = "layer" if "layer" in table else "stage"
+    here = {place: row[place], "group": group}
+    shares = select(table, "loudest_share", **here)["mean"]
+    share = float(shares.iloc[0]) if len(shares) else float("nan")
     if share < _ALONE * (1 - 1 / size):
         return f"{told}; no single token makes it so."
     if share != share:  # left out of an edited file
         return f"{told}."
-    return f"{told}: the loudest token of a sample holds {100 * share:.0f} % of it{_which(row)}."
+    which = _which(loudest, int(row["samples"]), here)
+    return f"{told}: the loudest token of a sample holds {100 * share:.0f} % of it{which}."
 
 
-def quoted(token_text: Callable[[int], str] | None) -> Callable[[int], str] | None:
-    """Token ids as text that tables and sentences can show; None where they have none."""
+def known_text(token_text: Callable[[int], str] | None) -> Callable[[int], str] | None:
+    """Token ids as text, the number where they have none; None where nothing is known of them."""
     if token_text is None:
         return None
 
     def text(token: int) -> str:
         try:
-            return readable_token(token_text(token))
+            return token_text(token)
         except Exception:  # placeholders of own code may be no ids of its tokenizer, such as -1
             return str(token)
 
     return text
 
 
-def _which(row: "pd.Series[Any]") -> str:
+def _which(loudest: pd.DataFrame | None, samples: int, here: Mapping[str, object]) -> str:
     """Which token that is, where it is the same in several samples, or there is one."""
-    if not (row["loudest_samples"] > 1 or row["samples"] == 1):
+    if loudest is None:
         return ""
-    token = row["loudest_token"]
-    named = f"{token} at " if isinstance(token, str) else "at "
-    samples = f"in {int(row['loudest_samples'])} of {number_of(int(row['samples']), 'sample')}"
-    return f", {samples} {named}position {int(row['loudest_position'])}"
+    for name, value in here.items():
+        loudest = loudest[loudest[name] == value]
+    for token, position, held in loudest[["token", "position", "samples"]].itertuples(index=False):
+        if held > 1 or samples == 1:
+            named = f"{readable_token(token)} at " if isinstance(token, str) and token else "at "
+            several = f"in {int(held)} of {number_of(samples, 'sample')}"
+            return f", {several} {named}position {int(position)}"
+    return ""
 
 
 def other_media(table: pd.DataFrame) -> list[str]:
@@ -189,7 +225,14 @@ def other_media(table: pd.DataFrame) -> list[str]:
 
 
 def broken_states(table: pd.DataFrame) -> list[str]:
-    """What is wrong with the states that a table is made of, a line each token group and fault."""
+    """What is wrong with the states that a table is made of, a line each token group and fault.
+
+    Args:
+        table: tidy, or sample rows.
+    """
+    if QUANTITY in table:
+        lengths = {name: f"{name}_mean" for name in ("norm", "update_norm")}
+        table = wide(table).rename(columns=lengths)
     if "nonfinite" not in table:
         return []
     lines = []
@@ -218,9 +261,9 @@ def _of_all_samples(table: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def broken_states_sentence(table: pd.DataFrame) -> str:
-    """``broken_states`` as sentences of a verdict; empty where nothing is wrong."""
-    return " ".join(f"{line.capitalize()}." for line in broken_states(table))
+def broken_findings(table: pd.DataFrame) -> list[Finding]:
+    """``broken_states`` as findings."""
+    return [Finding("broken", f"{line.capitalize()}.") for line in broken_states(table)]
 
 
 def _faults(rows: pd.DataFrame) -> Iterator[str]:
@@ -249,21 +292,15 @@ CORRELATION = "correlation"
 
 def correlation_table(disparity: Iterable[float], inertia: Iterable[float]) -> pd.DataFrame:
     """The row of correlation.csv: how the ranks of disparity and inertia go together."""
-    found = rank_correlation(disparity, inertia)
-    row = dict(
-        zip(
-            ("models", "rank_correlation", "rank_correlation_ci_low", "rank_correlation_ci_high"),
-            found,
-            strict=True,
-        )
-    )
-    return pd.DataFrame([row])
+    models, *numbers = rank_correlation(disparity, inertia)
+    row = {QUANTITY: "rank_correlation", **dict(zip(("mean", *INTERVAL), numbers, strict=True))}
+    return pd.DataFrame([{**row, "models": models}])
 
 
 def correlation_sentence(correlation: pd.DataFrame, of: str = "models") -> str:
     """What correlation.csv says: which way, if its interval allows to say so."""
-    models, *numbers = correlation.iloc[0]
-    found = Correlation(int(models), *map(float, numbers))
+    row = correlation.iloc[0]
+    found = Correlation(int(row["models"]), *map(float, row[["mean", *INTERVAL]]))
     if found.models < FEWEST:
         return (
             f"Whether inertia goes with disparity takes {FEWEST} {of} with both numbers; "
@@ -274,10 +311,16 @@ def correlation_sentence(correlation: pd.DataFrame, of: str = "models") -> str:
     value, low, high = (round(number, 2) + 0.0 for number in found[1:])  # as printed; 0 has no sign
     if low != low or high != high:
         raise ValueError("a rank correlation without its interval")  # an edited file
-    told = f"rank correlation {value:.2f} [{low:.2f}, {high:.2f}]"
-    over = f"{told} over {found.models} {of} (95 % interval over {of})"
+    told = f"rank correlation {value:.2f} [{low:.2f}, {high:.2f}] over {found.models} {of}"
+    over = f"{told} (95 % interval over {of})"
     if low > 0:
         return f"Inertia goes with disparity: {over}."
     if high < 0:
         return f"Inertia goes against disparity: {over}."
-    return f"Inertia with and against disparity are not told apart: {over}."
+    return f"Whether inertia goes with disparity is {OPEN}: {over}."
+
+
+def correlation_finding(correlation: pd.DataFrame, of: str = "models") -> Finding:
+    """The same as a finding, with its number."""
+    number = Estimate(*correlation[["mean", *INTERVAL]].astype(float).iloc[0])
+    return Finding("correlation", correlation_sentence(correlation, of), {"correlation": number})

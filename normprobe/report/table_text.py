@@ -9,7 +9,8 @@ import pandas as pd
 
 from normprobe.errors import escape, markdown_text
 from normprobe.report.readable import SUPERSCRIPTS, ReadableTable, readable_table
-from normprobe.runs.files import csv_bytes, table_json
+from normprobe.report.verdict import Verdict
+from normprobe.runs.files import csv_bytes, json_text
 
 
 def markdown(table: ReadableTable) -> str:
@@ -67,6 +68,12 @@ _MINUS = re.compile(r"^-(?=[\d.]|inf)")
 #: What a caption leaves to LaTeX, and a label does without.
 _NUMBERED = re.compile(r"^Table \d+: ")
 _NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+def verdict_markdown(verdict: Verdict) -> str:
+    """What a run says: its headline, and a list."""
+    findings = [f"- {markdown_text(finding.words)}" for finding in verdict.findings]
+    return "\n".join([markdown_text(verdict.headline), *([""] if findings else []), *findings])
 
 
 def latex(table: ReadableTable) -> str:
@@ -149,5 +156,5 @@ def table_text(table: pd.DataFrame, form: Format) -> str:
     if form == "csv":
         return csv_bytes(table).decode("utf-8")
     if form == "json":
-        return table_json(table)
+        return json_text(table)
     return markdown(readable_table(table)) if form == "md" else latex(readable_table(table))

@@ -15,9 +15,10 @@ from rich.text import Text
 
 from normprobe.console_state import has_colour
 from normprobe.errors import visible
-from normprobe.quantities import BAND
 from normprobe.report.readable import MISSING, ReadableTable, count, readable_token, significant
+from normprobe.report.verdict import Verdict
 from normprobe.schema import TEXT, VISUAL
+from normprobe.tidy import BAND, select
 
 #: Columns of a file, and of prose on wider terminals.
 WIDTH = 80
@@ -166,9 +167,24 @@ def words(name: str) -> str:
 
 
 def print_sentence(sentence: str, console: Console) -> None:
-    """Print what a table says, in words, and an empty line; nothing where it says nothing."""
+    """Print a sentence, and an empty line; nothing of an empty one."""
     if sentence:
         _print_prose(Text(f"{sentence}\n"), console)
+
+
+def print_verdict(verdict: Verdict, console: Console) -> None:
+    """Print what a run says, a line each finding, and an empty line; nothing of an empty one."""
+    if not verdict:
+        return
+    width = min(console.width, WIDTH)
+    for line in Text(verdict.headline, style="bold").wrap(console, width):
+        line.rstrip()
+        console.print(line)
+    for finding in verdict.findings:
+        for place, line in enumerate(Text(finding.words).wrap(console, width - 2)):
+            line.rstrip()
+            console.print(Text("  " if place else "- ") + line)
+    console.print()
 
 
 def _print_prose(text: Text, console: Console) -> None:
@@ -213,29 +229,26 @@ def print_readable(table: ReadableTable, console: Console) -> None:
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of a table over layers."""
+    """A column of numbers over layers: a quantity of a tidy table."""
 
     # lines below each other; what it shares with its left neighbour stands once
     header: tuple[str, ...]
-    column: str  # whose numbers
+    quantity: str  # whose numbers
     where: Mapping[str, object] = field(default_factory=dict)  # of the rows that hold these values
     written: Callable[[float], str] = significant  # how a number is written
-    doubted: str = ""  # a column that says where a number gets a star; empty: none
-
-    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Those of a table that it shows."""
-        for name, value in self.where.items():
-            table = table[table[name] == value]
-        return table
+    estimate: str = "mean"  # which of its columns
+    doubted: str = ""  # a quantity that is 1 where a number gets a star; empty: none
 
     def cells(self, table: pd.DataFrame) -> dict[int, str]:
         """What stands in each layer."""
-        if self.column not in table:
-            return {}
-        rows = self.rows(table)
-        stars = rows[self.doubted].eq(True) if self.doubted in rows else [False] * len(rows)
-        cells = zip(rows["layer"], rows[self.column], stars, strict=True)
-        return {int(layer): self.written(float(v)) + "*" * bool(star) for layer, v, star in cells}
+        rows, stars = select(table, self.quantity, **self.where), dict[int, float]()
+        if self.doubted:
+            doubts = select(table, self.doubted, **self.where)
+            stars = dict(zip(doubts["layer"], doubts["mean"], strict=True))
+        return {
+            int(layer): self.written(float(value)) + "*" * (stars.get(layer) == 1)
+            for layer, value in zip(rows["layer"], rows[self.estimate], strict=True)
+        }
 
 
 class BandColumn(NumberColumn):
@@ -243,11 +256,7 @@ class BandColumn(NumberColumn):
 
     def cells(self, table: pd.DataFrame) -> dict[int, str]:
         """What stands in each layer."""
-        ends = (
-            self.rows(table)
-            .reindex(columns=["layer", *(self.column + end for end in BAND)])
-            .dropna()
-        )
+        ends = select(table, self.quantity, **self.where)[["layer", *BAND]].dropna()
         return {
             int(layer): f"[{self.written(low)}, {self.written(high)}]"
             for layer, low, high in ends.itertuples(index=False)
@@ -300,11 +309,10 @@ def selected_layers(layers: Sequence[int]) -> list[int]:
 
 def nonfinite_note(table: pd.DataFrame, key: Literal["layer", "stage"]) -> str:
     """How many tokens were left out as non-finite, and where; empty where none were."""
-    if "nonfinite" not in table:
-        return ""
-    bad = table[table["nonfinite"].fillna(0) > 0]
+    bad = select(table, "nonfinite")
+    bad = bad[bad["mean"] > 0]
     if bad.empty:
         return ""
     where = [words(str(place)) for place in bad[key].unique()]
     named = ", ".join(where[:4]) + (", ..." if len(where) > 4 else "")
-    return f"Left out as non-finite: {count(float(bad['nonfinite'].sum()))} at {key} {named}."
+    return f"Left out as non-finite: {count(float(bad['mean'].sum()))} at {key} {named}."

@@ -79,7 +79,11 @@ def _free(path: Path) -> Path:
     return next(free for free in chain([path], taken) if not free.exists())
 
 
-PACKAGES = ("normprobe", "torch", "transformers", "accelerate", "datasets", "numpy", "pandas")
+#: Whose versions a run records: what computes, then what reads and resizes pictures, clips, sounds.
+PACKAGES = (
+    "normprobe", "torch", "transformers", "accelerate", "datasets", "numpy", "pandas",
+    "tokenizers", "torchvision", "pillow", "av", "soundfile",
+)  # fmt: skip
 
 
 def provenance(
@@ -176,7 +180,7 @@ def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:
             "repeat the options it was started with, or choose another --output",
         )
     for package, now in record["versions"].items():
-        before = run.record.get("versions", {}).get(package)
+        before = run.record.get("versions", {}).get(package, now)
         if before != now:
             run.add_warning(f"resumed with {package} {now} after {before}")
 

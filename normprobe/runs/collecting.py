@@ -26,7 +26,7 @@ from normprobe.options import AUTO, Sampling
 from normprobe.runs.begin import warn
 from normprobe.runs.processes import meeting
 from normprobe.runs.run_folder import PARTIAL, RunStore, image_name
-from normprobe.schema import AUDIO, IMAGE, VIDEO, VISUAL
+from normprobe.schema import AUDIO, DIGESTS, IMAGE, VIDEO, VISUAL
 from normprobe.statistics.bootstrap import DRAWS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
 
@@ -134,15 +134,12 @@ def _refuse_other_samples(
     workers: int | None,
 ) -> None:
     """Refuse to go on where a sample that was measured has another picture or prompt by now."""
-    rows = run.rows(["sample_id", "image_hash", "prompt_hash"])
+    rows = run.rows(["sample_id", *DIGESTS])
     if rows.empty:
         return
     measured = rows.drop_duplicates("sample_id").set_index("sample_id")
     left = dict.fromkeys(sample_id for sample_id in data.ids if sample_id in measured.index)
-    pictures, prompts = (
-        measured[name].dropna().to_dict() if name in measured else {}
-        for name in ("image_hash", "prompt_hash")
-    )
+    before = {name: measured[name].dropna().to_dict() for name in DIGESTS if name in measured}
     bad = BadRows(skip=True)  # what cannot be read any more is named below
     read = prefetched(
         data.subset(left, bad),
@@ -153,14 +150,12 @@ def _refuse_other_samples(
         with_samples=measurement.reads_samples,
     )
     for batch in progress(read, total=len(left), what="samples measured before", shown=True):
-        for what, before, now in (
-            ("picture", pictures, batch.image_hashes),
-            ("prompt", prompts, batch.prompt_hashes),
-        ):
-            for sample_id, hashed in now.items():
-                if before.get(sample_id, hashed) != hashed:
-                    raise _other(run, f"the {what} of {sample_id} is not the one")
-                left.pop(sample_id, None)
+        for name, known in before.items():
+            for sample_id, digest in batch.digests[name].items():
+                if digest is not None and known.get(sample_id, digest) != digest:
+                    raise _other(run, f"the {DIGESTS[name]} of {sample_id} is not the one")
+        for sample_id in batch.sample_ids:
+            left.pop(sample_id, None)
     for sample_id in left:
         reason = bad.skipped[0].reason
         raise _other(run, f"{sample_id} cannot be read any more ({reason}): it is not the one")
@@ -169,7 +164,8 @@ def _refuse_other_samples(
 def _other(run: RunStore, problem: str) -> NormprobeError:
     return NormprobeError(
         f"{problem} that {run.path} measured",
-        "put it back, or measure again with --overwrite",
+        "put back what it was begun with, versions of libraries too, or measure again with "
+        "--overwrite",
     )
 
 
@@ -240,35 +236,30 @@ def _measured(
     observe: Callable[[Mapping[str, Any], Sequence[Sample]], Any],
     measurement: ByBatch,
 ) -> Iterator[pd.DataFrame]:
-    """Sample rows in the order of the batches, each with the hashes of its image and prompt.
+    """Sample rows in the order of the batches, each with the digests of its sample.
 
     The rows of a batch are made in a thread while the model runs on the batch after it. Of a batch
     that fails, the one before it is still yielded.
     """
 
     def rows_of(
-        seen: Any,
-        images: Mapping[str, str | None],
-        prompts: Mapping[str, str],
-        frames: Mapping[str, str],
+        seen: Any, digests: Mapping[str, Mapping[str, str | None]], frames: Mapping[str, str]
     ) -> pd.DataFrame:
-        rows = measurement.rows(seen, list(images))
+        rows = measurement.rows(seen, list(digests["image_hash"]))
         ids = rows["sample_id"]
-        rows = rows.assign(image_hash=ids.map(images), prompt_hash=ids.map(prompts))
+        rows = rows.assign(**{name: ids.map(found) for name, found in digests.items()})
         return rows.assign(frames=ids.map(frames)) if frames else rows
 
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
         warned = False
         for batch in batches:
-            names = list(batch.image_hashes)
             note_untaken(run, model, batch.inputs)
-            too_long = None if warned else long_prompt(model, batch.inputs, names)
+            too_long = None if warned else long_prompt(model, batch.inputs, batch.sample_ids)
             if too_long is not None:
                 warn(run, too_long)
                 warned = True
             seen = observe(completed(model.model, batch.inputs), batch.samples)
-            hashes = batch.image_hashes, batch.prompt_hashes
-            yield thread.submit(rows_of, seen, *hashes, batch.frames)
+            yield thread.submit(rows_of, seen, batch.digests, batch.frames)
             del seen  # while the next one is made
 
     with ThreadPoolExecutor(1) as thread:
@@ -400,7 +391,7 @@ def _collected(
         )
     rows = rows.sort_values("sample_id", key=lambda ids: ids.map(place), kind="stable")
     samples = rows.drop_duplicates("sample_id").set_index("sample_id")
-    for name in ("image_hash", "prompt_hash"):
+    for name in DIGESTS:
         if name in samples:
             run.note(**{f"{name}es": samples[name].to_dict()})
     if "frames" in samples:

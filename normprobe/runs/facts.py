@@ -10,17 +10,17 @@ import torch
 from normprobe.inputs.on_device import transformers_config
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.attention_weights import attention_implementations
+from normprobe.model.captured_states import Differences, in_doubt
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.overrides import FUSIONS
 from normprobe.model.find.parts import Parts, family_of
-from normprobe.model.load.device import device_and_dtype
+from normprobe.model.load.loading import device_and_dtype
 from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import TracedParts, verify
 from normprobe.runs.begin import doubt
 from normprobe.runs.fingerprints import fingerprints
 from normprobe.runs.run_folder import RunStore
-from normprobe.statistics.agreement import Differences, in_doubt
 
 log = logging.getLogger(__name__)
 

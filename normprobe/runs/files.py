@@ -207,7 +207,10 @@ def jsonable(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """``value`` as indented, strict JSON text that ends with a newline."""
+    """``value`` as indented, strict JSON text that ends with a newline.
+
+    A table is an array of one object a row, NaN as null, floats in full precision.
+    """
     return json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -218,8 +221,3 @@ def json_bytes(value: Any) -> bytes:
     is exactly how JSON spells them.
     """
     return json_text(value).encode("utf-8", errors="backslashreplace")
-
-
-def table_json(table: "pd.DataFrame") -> str:
-    """A table as a JSON array of one object a row, NaN as null, floats in full precision."""
-    return json_text(table)

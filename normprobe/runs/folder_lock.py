@@ -6,6 +6,7 @@ is gone from this machine is passed over at once, one of another machine when it
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -144,18 +145,32 @@ class FolderLock:
             return bool(_started(owner.get("process")) == owner.get("started"))
         if owner.get("system"):
             return True  # of a machine where the system locks: it sends no beats
-        # By the clock of the file system, which two machines share.
-        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=_FILE, suffix=".tmp") as now:
-            return os.fstat(now.fileno()).st_mtime - beaten < SILENT
+        return self._age(beaten) < SILENT
 
     def _take_away(self, text: str) -> None:
-        """Delete the lock file of a process that is gone: that one, and no newer one."""
-        aside = temporary_name(self._file.with_name(f"{_FILE}-{os.getpid()}-{time.time_ns()}"))
-        self._file.rename(aside)  # one process alone succeeds
-        if _read(aside) != text:
-            with contextlib.suppress(OSError):
-                os.link(aside, self._file)
-        aside.unlink()
+        """Delete the lock file of a process that is gone: that one, and no newer one.
+
+        Of those that saw it gone only one may, lest a slow one deletes what a fast one has put in
+        its place: who makes the file that is named after its text. Behind that it is read again.
+        """
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        claim = temporary_name(self._file.with_name(f"{_FILE}-{name}"))
+        try:
+            claim.touch(exist_ok=False)
+        except FileExistsError:
+            if self._age(claim.stat().st_mtime) > SILENT:  # its maker died over it
+                claim.unlink()
+            return
+        try:
+            if _read(self._file) == text:
+                self._file.unlink()
+        finally:
+            claim.unlink()
+
+    def _age(self, moment: float) -> float:
+        """Seconds since a moment, by the clock of the file system, which two machines share."""
+        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=_FILE, suffix=".tmp") as now:
+            return os.fstat(now.fileno()).st_mtime - moment
 
     def _refusal(self, text: str) -> NormprobeError:
         """Why the lock is not given."""

@@ -22,19 +22,11 @@ from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
 from normprobe.hooks import is_sharded, lock_of, observing, run_until
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
-from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.inputs.on_device import moved_to, transformers_config
 from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
 from normprobe.model.attention_weights import attention_in
-from normprobe.model.checkpoint import (
-    BARE_VISION_ENCODER,
-    LANGUAGE_MODEL,
-    SPECIMEN,
-    Checkpoint,
-    is_own_code,
-    reads_sounds,
-)
+from normprobe.model.checkpoint import SPECIMEN, Checkpoint, is_own_code, reads_sounds
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.loading import (
@@ -52,6 +44,7 @@ from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.options import AUTO, BALANCED, Loading
 from normprobe.runs.facts import checkpoint_facts, model_facts
+from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL
 from normprobe.specimen import SPECIMEN_DIR
 
 log = logging.getLogger(__name__)

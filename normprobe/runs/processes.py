@@ -75,7 +75,7 @@ def join_processes(device: str) -> Processes:
     """Meet the other processes of the run; on its own, a process is the main one."""
     from accelerate import PartialState
 
-    from normprobe.model.load.device import pick_device
+    from normprobe.model.load.loading import pick_device
 
     # Left to itself, accelerate lets processes on a machine without a GPU know nothing of the rest.
     cpu = pick_device(AUTO if device == BALANCED else device).type == "cpu"

@@ -32,7 +32,7 @@ from normprobe.runs.files import (
     write_failures,
 )
 from normprobe.runs.folder_lock import FolderLock, holds_files
-from normprobe.schema import IMAGE, OF_GROUP, TURN
+from normprobe.schema import IMAGE, OF_GROUP, SCHEMA_VERSION, TURN
 
 PARTIAL = "partial"
 COMPLETE = "complete"
@@ -396,6 +396,12 @@ class RunFolder(RunStore):
             raise NormprobeError(
                 f"{path} is not a run folder: {fault}",
                 "give the folder that an earlier normprobe command printed",
+            )
+        if (written := record.get("schema_version")) != SCHEMA_VERSION:
+            raise NormprobeError(
+                f"the tables of {path} have another form: expected schema version "
+                f"{SCHEMA_VERSION}, received {written}",
+                "measure again, or read it with the version of normprobe that run.json names",
             )
         return cls(path, record, writer)
 

@@ -229,7 +229,7 @@ def _largest_t(shares: Array, rate: float) -> Array:
     reach = np.full(cells, student_t(images - 1, 1 - rate / (2 * cells)))
     if images < FEWEST_DRAWN:  # of unequal images t is wider (docs/explanation/statistics.md)
         return reach * math.sqrt(images / (images - 1))
-    ts = _drawn_t(shares)
+    ts = np.abs(drawn_t(shares))
     typical = np.quantile(ts, LEVEL, axis=0)
     moved = typical > 0
     if not moved.any():
@@ -241,8 +241,8 @@ def _largest_t(shares: Array, rate: float) -> Array:
     return reach
 
 
-def _drawn_t(shares: Array) -> Array:
-    """|t| of each cell where images are drawn from these, ``[draws, cells]``.
+def drawn_t(shares: Array) -> Array:
+    """Of each cell t where images are drawn from these, ``[draws, cells]``.
 
     Each draw has its own standard error. One that leaves less than half of the images has hardly
     any, and is none.
@@ -252,7 +252,7 @@ def _drawn_t(shares: Array) -> Array:
     means, squares = draws @ shares / images, draws @ np.square(shares) / images
     variances = squares - means**2
     apart = variances > 1e-9 * squares  # images that are all alike have no t
-    ts: Array = np.abs(means) / np.sqrt(np.where(apart, variances, np.inf) / (images - 1))
+    ts: Array = means / np.sqrt(np.where(apart, variances, np.inf) / (images - 1))
     return ts
 
 

@@ -150,30 +150,29 @@ def loudest_token(
     }
 
 
-def loudest_columns(
+def loudest_tokens(
     rows: pd.DataFrame, by: list[str], token_text: Callable[[int], str] | None
 ) -> pd.DataFrame:
-    """Columns of a table about the loudest tokens of its samples.
+    """Which token is the loudest of its group, in most samples.
 
     Args:
         rows: sample rows with the columns of ``loudest_token``.
-        by: the columns that name a row of the table.
+        by: the columns that name a cell.
         token_text: a token id as text; None: tokens have no text.
 
     Returns:
-        ``by``, ``loudest_share`` (mean over samples); ``loudest_token`` and ``loudest_position`` as
-        they are in most samples, ``loudest_samples`` in how many.
+        A row a cell that has such a token: ``by``, ``token``, ``position``, and in how many
+        ``samples`` it is the loudest.
     """
     which = ["loudest_id", "loudest_position"]
-    shares = rows.groupby(by, sort=False)["loudest_share"].mean().to_frame()
     counts = rows[rows["loudest_position"].notna()].groupby([*by, *which], dropna=False).size()
-    most = counts.rename("loudest_samples").reset_index()
-    most = most.sort_values("loudest_samples", ascending=False, kind="stable")
-    table = shares.join(most.drop_duplicates(by).set_index(by)).reset_index()
+    most = counts.rename("samples").reset_index()
+    most = most.sort_values("samples", ascending=False, kind="stable")
+    first = rows[by].drop_duplicates()
+    table = first.merge(most.drop_duplicates(by), on=by)
     ids = table.pop("loudest_id")
     text = [
         np.nan if pd.isna(token) or token_text is None else token_text(int(token)) for token in ids
     ]
-    table.insert(len(by) + 1, "loudest_token", pd.Series(text))
-    whole = [name for name in ("loudest_position", "loudest_samples") if table[name].notna().all()]
-    return table.astype(dict.fromkeys(whole, int))
+    table.insert(len(by), "token", pd.Series(text, dtype=object))
+    return table.rename(columns={"loudest_position": "position"}).astype({"position": int})

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.schema import OWN, TEXT
+from normprobe.schema import TEXT
 from normprobe.statistics.bootstrap import (
     FISHER,
     LINEAR,
@@ -25,6 +25,10 @@ from normprobe.statistics.bootstrap import (
     ratio_draws,
 )
 from normprobe.statistics.sample_statistics import tokens_of
+from normprobe.tidy import BAND, INTERVAL, Numbers, Table, ends_of
+
+#: ``[draws, cells]`` by quantity and estimate; the first draw is the estimate itself.
+Draws = dict[tuple[str, str], NDArray[np.float64]]
 
 
 def image_units(rows: pd.DataFrame) -> "pd.Series[str]":
@@ -36,13 +40,13 @@ class Resampled:
     """The sample rows of a table, drawn again and again by unit.
 
     Args:
-        table: its rows are the cells of every result.
+        table: the cells of every result, a row each.
         rows: sample rows with columns ``sample_id``, ``image_hash`` and those of ``by``.
-        by: the columns that name a row of the table.
+        by: the columns that name a cell.
 
     Attributes:
         units: how many are drawn from.
-        held: ``[units, rows of the table]`` which of them hold something of each row.
+        held: ``[units, cells]`` which of them hold something of each cell.
     """
 
     def __init__(self, table: pd.DataFrame, rows: pd.DataFrame, by: list[str]) -> None:
@@ -57,12 +61,12 @@ class Resampled:
         self.held: Held = self._sums(np.ones(len(self._cells))) > 0
 
     def holding(self, column: str) -> Held:
-        """``[units, rows of the table]``: which units have a number in a column."""
+        """``[units, cells]``: which units have a number in a column."""
         known = self._rows[column].notna().to_numpy()
         return self._sums(known.astype(np.float64)) > 0
 
     def means(self, column: str, *, by_tokens: bool, tokens: str = "tokens") -> NDArray[np.float64]:
-        """``[draws, rows of the table]``: means over tokens, or over samples.
+        """``[draws, cells]``: means over tokens, or over samples.
 
         Args:
             column: what to average.
@@ -80,25 +84,25 @@ class Resampled:
         )
 
     def geometric_means(self, metric: str) -> NDArray[np.float64]:
-        """``[draws, rows of the table]`` over tokens, of one of ``schema.GEOMETRIC``."""
+        """``[draws, cells]`` over tokens, of one of ``schema.GEOMETRIC``."""
         means: NDArray[np.float64] = np.exp(self.means(f"{metric}_log_mean", by_tokens=True))
         return means
 
-    def of_tokens(self, metrics: Iterable[str]) -> dict[str, NDArray[np.float64]]:
-        """``[draws, rows of the table]`` of each metric's means, by column.
+    def of_tokens(self, metrics: Iterable[str]) -> Draws:
+        """Each metric's means: over tokens, over samples, and the geometric one over tokens.
 
-        Over tokens, over samples, and the geometric mean where the rows hold logarithms.
+        That is there where the rows hold logarithms.
         """
-        drawn = {}
+        drawn: Draws = {}
         for metric in metrics:
-            drawn[f"{metric}_mean"] = self.means(f"{metric}_mean", by_tokens=True)
-            drawn[f"{metric}_sample_mean"] = self.means(f"{metric}_mean", by_tokens=False)
+            drawn[metric, "mean"] = self.means(f"{metric}_mean", by_tokens=True)
+            drawn[metric, "sample_mean"] = self.means(f"{metric}_mean", by_tokens=False)
             if f"{metric}_log_mean" in self._rows:
-                drawn[f"{metric}_geometric_mean"] = self.geometric_means(metric)
+                drawn[metric, "geometric_mean"] = self.geometric_means(metric)
         return drawn
 
     def to_text(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``[draws, rows of the table]``: each mean over that of the text tokens beside it."""
+        """``[draws, cells]``: each mean over that of the text tokens beside it."""
         keys = [name for name in self._by if name not in ("group", "hidden_size")]
         cells = [*self._table[keys].itertuples(index=False, name=None)]
         is_text = self._table["group"] == TEXT
@@ -111,7 +115,7 @@ class Resampled:
     def covariance(
         self, first: str, second: str, products: str, *, tokens: str = "tokens"
     ) -> NDArray[np.float64]:
-        """``[draws, rows of the table]``: population covariance over tokens.
+        """``[draws, cells]``: population covariance over tokens.
 
         Args:
             first: column of the means of the one.
@@ -144,90 +148,71 @@ class Resampled:
 
 
 class Together(NamedTuple):
-    """Cells that one sentence could name, and so have one band."""
+    """Numbers that one sentence could name, and so have one band."""
 
-    columns: Sequence[str]  # of the table
-    rows: "pd.Series[bool] | None" = None  # which of its rows; None: all
+    quantities: Sequence[str]
+    cells: "pd.Series[bool] | NDArray[np.bool_] | None" = None  # which of them; None: all
 
 
-def with_intervals(
-    table: pd.DataFrame,
-    drawn: Mapping[str, NDArray[np.float64]],
+def add_intervals(
+    numbers: Numbers,
+    drawn: Draws,
     units: int,
-    held: Held | Mapping[str, Held] | None = None,
+    held: Held | Mapping[tuple[str, str], Held] | None = None,
     together: Sequence[Together] = (),
-) -> pd.DataFrame:
-    """Add the ends of 95 % intervals, and of bands, behind a table.
+    *,
+    table: Table,
+) -> None:
+    """Add the ends of 95 % intervals, and of bands, to what was measured.
+
+    An interval is ``low`` and ``high`` of a mean, ``sample_low``, ``geometric_low`` and so on of
+    the others; it is empty where there is one image alone. In 95 % of all data sets all means of
+    ``together`` lie between their ``band_low`` and ``band_high`` at once.
 
     Args:
-        table: what was measured.
-        drawn: ``[draws, rows of the table]`` by column.
+        numbers: by quantity and estimate, an entry a cell.
+        drawn: which of them were drawn.
         units: how many images were drawn from.
-        held: ``[units, rows of the table]`` which of them hold something of each row, or that by
-            column; None: all.
-        together: for which cells there are bands.
-
-    Returns:
-        With ``<column>_ci_low`` and ``_ci_high`` for each column that was drawn, empty where there
-        is one image alone; with ``_band_low`` and ``_band_high`` for those of ``together``: in 95 %
-        of all data sets all of its cells lie between them at once.
+        held: ``[units, cells]`` which of them hold something of each cell, or that by number; None:
+            all.
+        together: for which there are bands.
+        table: the declaration of their table, which knows their scales.
     """
     if not isinstance(held, Mapping):
-        all_hold: Held = np.ones((units, len(table)), dtype=bool)
+        some = next(iter(drawn.values()), np.empty((0, 0)))
+        all_hold: Held = np.ones((units, some.shape[1]), dtype=bool)
         held = dict.fromkeys(drawn, all_hold if held is None else held)
-    columns: dict[str, NDArray[np.float64]] = {}
-    for name in [name for name in table.columns if name in drawn]:
-        ends = interval(drawn[name], units, scale_of(name), held[name].sum(axis=0))
-        columns[f"{name}_ci_low"], columns[f"{name}_ci_high"] = ends
-    for names, rows in together:
-        names = [name for name in names if name in columns or name in drawn]
-        chosen = np.arange(len(table)) if rows is None else np.flatnonzero(rows)
-        of_names = [drawn[name][:, chosen] for name in names]
-        of_units = [held[name][:, chosen] for name in names]
-        bands = band(of_names, units, [*map(scale_of, names)], of_units)
-        for name, found in zip(names, bands, strict=True):
-            low, high = columns[f"{name}_ci_low"], columns[f"{name}_ci_high"]
-            ends = np.full((2, len(table)), np.nan)
-            if f"{name}_band_low" in columns:  # of other rows
-                ends = np.stack([columns[f"{name}_band_{end}"] for end in ("low", "high")])
-            # What lies outside of its interval cannot be inside of its band.
-            ends[0, chosen] = np.minimum(found[0], low[chosen])
-            ends[1, chosen] = np.maximum(found[1], high[chosen])
-            columns[f"{name}_band_low"], columns[f"{name}_band_high"] = ends
-    return pd.concat([table, pd.DataFrame(columns, index=table.index)], axis=1)
+    for (quantity, estimate), draws in drawn.items():
+        scale = scale_of(table, quantity, estimate)
+        ends = interval(draws, units, scale, held[quantity, estimate].sum(axis=0))
+        numbers[quantity] |= dict(zip(ends_of(estimate), ends, strict=True))
+    for names, cells in together:
+        keys = [(name, "mean") for name in names if (name, "mean") in drawn]
+        width = max((drawn[key].shape[1] for key in keys), default=0)
+        chosen = np.arange(width) if cells is None else np.flatnonzero(cells)
+        bands = band(
+            [drawn[key][:, chosen] for key in keys],
+            units,
+            [scale_of(table, *key) for key in keys],
+            [held[key][:, chosen] for key in keys],
+        )
+        for (name, _), found in zip(keys, bands, strict=True):
+            estimates = numbers[name]
+            for end, inner, beyond, ends in zip(
+                BAND, INTERVAL, (np.minimum, np.maximum), found, strict=True
+            ):
+                reached = np.array(estimates.get(end, np.full(width, np.nan)))  # of other cells
+                # What lies outside of its interval cannot be inside of its band.
+                reached[chosen] = beyond(ends, np.asarray(estimates[inner])[chosen])
+                estimates[end] = reached
 
 
-def scale_of(column: str) -> Scale:
-    """The scale of a column's intervals."""
-    if column.startswith(OWN):
-        return LINEAR  # nothing is known of it
-    # The same quantity of fewer tokens, or by samples.
-    column = column.replace("_without_massive", "").replace("_sample_mean", "_mean")
-    if column.startswith(_SPREADS):
+_SCALES = {"": LINEAR, "log": LOGARITHM, "fisher": FISHER, "logit": LOGIT}
+
+
+def scale_of(table: Table, quantity: str, estimate: str = "mean") -> Scale:
+    """The scale of a number's intervals; of a number of the user's own nothing is known."""
+    if estimate == "geometric_mean":
         return LOGARITHM
-    if column.endswith(_DIFFERENCES) or column.startswith("log_"):
-        return LINEAR
-    if "cosine" in column or "correlation" in column or column.startswith(_COSINES):
-        return FISHER
-    if column.endswith(_SHARES):
-        return LOGIT
-    return LOGARITHM if column.endswith(_SIZES) or "ratio" in column else LINEAR
-
-
-_SPREADS = ("update_norm_cv", "update_angle_std", "log_norm_std")
-_DIFFERENCES = ("_gap", "_difference", "_residual_mean", "_slope", "_std")
-_COSINES = ("visual_turn_to", "text_turn_to", "turn_to_turn", "retention")
-_SHARES = tuple(
-    f"{name}_mean"
-    for name in ("massive", "sink", "high_norm", "still", "top1_share", "top10_share")
-)
-_SIZES = (
-    "geometric_mean",
-    "norm_mean",
-    "rms_mean",
-    "update_mean",
-    "angle_mean",
-    "visual_angle",
-    "text_angle",
-    "at_text_norm",
-)
+    known = table.numbers.get(quantity)
+    return _SCALES[known.scale if known else ""]

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.quantities import QUANTILES
-from normprobe.schema import GEOMETRIC, IMAGE, TOKEN_METRICS, VIDEO, VISUAL
+from normprobe.schema import GEOMETRIC, IMAGE, NON_VISUAL, SPECIAL, TOKEN_METRICS, VIDEO, VISUAL
+from normprobe.tidy import QUANTILES, Numbers
 
 #: Bin i of a norm or an angle holds (GROWTH**i, GROWTH**(i+1)].
 GROWTH = 1.02
@@ -284,8 +284,15 @@ def tokens_of(rows: pd.DataFrame, column: str, tokens: str = "tokens") -> "pd.Se
     return rows[own].fillna(rows[tokens]) if own in rows else rows[tokens]
 
 
-def with_images(rows: pd.DataFrame) -> pd.DataFrame:
-    """Where some samples hold videos: rows of images, beneath ``visual``, of those without, too."""
+def groups_told(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sample rows of the groups that tables tell.
+
+    Where some samples hold videos: rows of images, beneath ``visual``, of those without, too. Where
+    no token is special: no rows of ``non_visual``, which repeat those of text.
+    """
+    place = "stage" if "stage" in rows else "layer"
+    special = rows.loc[rows["group"] == SPECIAL, place].unique()
+    rows = rows[(rows["group"] != NON_VISUAL) | rows[place].isin(special)]
     beside_video = rows["sample_id"].isin(rows.loc[rows["group"] == VIDEO, "sample_id"])
     of_images = rows[(rows["group"] == VISUAL) & ~beside_video]
     if not beside_video.any() or of_images.empty:
@@ -293,33 +300,34 @@ def with_images(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, of_images.assign(group=IMAGE)], ignore_index=True)
 
 
-def merge(rows: pd.DataFrame, by: list[str], metrics: Sequence[str]) -> pd.DataFrame:
-    """Group sample rows into a table.
+def merge(
+    rows: pd.DataFrame, by: list[str], metrics: Sequence[str]
+) -> tuple[pd.DataFrame, Numbers]:
+    """Group sample rows into the cells of a table.
 
     Args:
         rows: sample rows with the columns of ``statistics_of`` and those of ``by``.
-        by: the columns that name a table row.
+        by: the keys of the table.
         metrics: which metrics to merge; the others are left out.
 
     Returns:
-        ``by``, ``tokens``, ``samples``, ``nonfinite`` and per metric ``_mean`` and ``_std`` over
-        tokens, ``_sample_mean`` and ``_sample_std`` over per-sample means, quantiles
-        (``_q05`` ...) where the rows hold a histogram, and ``_geometric_mean`` over tokens where
-        they hold logarithms.
+        The cells, ``by``, ``tokens`` and ``samples``; and of each metric ``mean`` and ``std`` over
+        tokens, ``sample_mean`` and ``sample_std`` over per-sample means, quantiles (``q05`` ...)
+        where the rows hold a histogram, and ``geometric_mean`` over tokens where they hold
+        logarithms. ``nonfinite`` counts the tokens that are left out.
     """
     groups = rows.groupby(by, sort=False)
     codes, keys = groups.ngroup().to_numpy(), groups.size()
-    table = groups.agg(tokens=("tokens", "sum"), nonfinite=("nonfinite", "sum")).astype(int)
-    table.insert(1, "samples", keys)
-    columns: dict[str, NDArray[np.float64]] = {}
+    counted = groups.agg(tokens=("tokens", "sum"), nonfinite=("nonfinite", "sum")).astype(int)
+    numbers: Numbers = {"nonfinite": {"mean": counted.pop("nonfinite").to_numpy()}}
     for metric in metrics:
-        columns |= _moments(rows, codes, len(keys), metric)
+        numbers[metric] = _moments(rows, codes, len(keys), metric)
         if f"{metric}_bins" in rows:
-            columns |= _quantiles(rows, codes, len(keys), metric)
+            numbers[metric] |= _quantiles(rows, codes, len(keys), metric)
         if f"{metric}_log_mean" in rows:
-            logs = _moments(rows, codes, len(keys), f"{metric}_log")[f"{metric}_log_mean"]
-            columns[f"{metric}_geometric_mean"] = np.exp(logs)
-    return table.join(pd.DataFrame(columns, index=keys.index)).reset_index()
+            logs = _moments(rows, codes, len(keys), f"{metric}_log")["mean"]
+            numbers[metric]["geometric_mean"] = np.exp(logs)
+    return counted.assign(samples=keys).reset_index(), numbers
 
 
 def _moments(
@@ -346,10 +354,10 @@ def _moments(
         spread = total(m2 + tokens * (mean - center[codes]) ** 2) / total(tokens)
         sample_spread = total((mean - sample_center[codes]) ** 2) / total()
     return {
-        f"{metric}_mean": center,
-        f"{metric}_std": np.sqrt(spread),
-        f"{metric}_sample_mean": sample_center,
-        f"{metric}_sample_std": np.sqrt(sample_spread),
+        "mean": center,
+        "std": np.sqrt(spread),
+        "sample_mean": sample_center,
+        "sample_std": np.sqrt(sample_spread),
     }
 
 
@@ -369,4 +377,4 @@ def _quantiles(
         for held in [histogram > 0]
     ]
     columns = np.array(values).reshape(groups, len(QUANTILES)).T
-    return {f"{metric}_{name}": column for name, column in zip(QUANTILES, columns, strict=True)}
+    return dict(zip(QUANTILES, columns, strict=True))

@@ -15,16 +15,12 @@ from normprobe.schema import (
     STRUCTURAL,
     TEXT,
     TOKEN_GROUPS,
-    TOKEN_METRICS,
     VIDEO,
     VISUAL,
 )
 
-#: Between these norms no square and no product of two states leaves float32.
-_SMALL, _LARGE = 1e-12, 1e18
-
-#: Brings every larger float32 number between them, and its inverse every smaller one.
-_SHRINK = 2.0**-80
+#: Between these magnitudes no square, and no product of two states, leaves float32.
+_SMALL, _LARGE = 1e-12, 1e15
 
 
 def widened(states: Tensor) -> Tensor:
@@ -33,7 +29,7 @@ def widened(states: Tensor) -> Tensor:
 
 
 def token_norms(states: Tensor) -> Tensor:
-    """L2 norm over the hidden axis; infinite only where float32 cannot hold it.
+    """L2 norm over the hidden axis; infinite only where float32 cannot hold it, NaN of no number.
 
     Args:
         states: ``[..., hidden]``.
@@ -41,27 +37,90 @@ def token_norms(states: Tensor) -> Tensor:
     Returns:
         ``[...]`` in float32; of float64 states in float64.
     """
-    norms = _norms(states)
-    scale = _scale(norms)
+    peaks = _peaks(states)
+    scale = _scale(peaks)
     if scale is None:
-        return norms
-    return _norms(widened(states) * scale.unsqueeze(-1)) / scale
+        return _norms(states)
+    return torch.where(peaks == torch.inf, peaks, _norms(states * scale.unsqueeze(-1)) / scale)
+
+
+class State(NamedTuple):
+    """A hidden state in numbers whose squares float32 holds."""
+
+    vectors: Tensor  # ``[..., hidden]``, each token times its scale; zeros where it is not finite
+    lengths: Tensor  # ``[...]``, norms of these
+    norms: Tensor  # ``[...]``, norms of the tokens, as ``token_norms``
+    finite: Tensor  # ``[...]`` bool, where the norm is
+    scale: Tensor | None  # ``[...]`` of ``_scaling``; None: 1 for all
+
+    def to(self, device: torch.device) -> "State":
+        """The same on another device."""
+        scale = None if self.scale is None else self.scale.to(device)
+        return State(*(part.to(device) for part in self[:-1]), scale)  # type: ignore[call-arg]
+
+
+def state_of(states: Tensor) -> State:
+    """What the arithmetic of a layer reads of one of its states, ``[..., hidden]``."""
+    scale = _scale(_peaks(states))
+    if scale is None:
+        vectors = widened(states)
+        lengths = _norms(vectors)
+        return State(vectors, lengths, lengths, lengths < torch.inf, None)
+    # A token that is not finite becomes zeros, for the same reason as in ``moved``.
+    vectors = (states * scale.unsqueeze(-1)).nan_to_num_(nan=0.0)
+    lengths = _norms(vectors)
+    norms = lengths / scale
+    return State(vectors, lengths, norms, norms < torch.inf, scale)
 
 
 class Moved(NamedTuple):
-    """How a layer moves its tokens."""
+    """How a layer moves its tokens, times a scale of each."""
 
-    metrics: Tensor  # ``[6, batch, seq]`` in the order of ``schema.TOKEN_METRICS``
-    perpendicular: Tensor  # ``[batch, seq, hidden]``, D_perp
-    turned: Tensor  # ``[batch, seq]``, its norms
+    product: Tensor  # ``[...]``, of the vectors of what enters and of what leaves
+    update: Tensor  # ``[...]``, ||D||
+    parallel: Tensor  # ``[...]``, D_par
+    turn: Tensor  # ``[...]``, ||D_perp||
+    perpendicular: Tensor  # ``[..., hidden]``, D_perp; zeros where it has no number
+    scale: Tensor  # ``[...]``, of all but the first
 
 
-def token_metrics(
-    x: Tensor, h: Tensor, x_norm: Tensor | None = None, h_norm: Tensor | None = None
-) -> Moved:
+def moved(x: State, h: State) -> Moved:
+    """How far a layer moves each token, for ``metrics_of``.
+
+    D = h - x, D_par = <D, x> / ||x||, and D_perp is the part of D orthogonal to x.
+
+    Args:
+        x: what enters the layer.
+        h: what leaves it, on the same device.
+    """
+    if x.scale is None and h.scale is None:
+        scale = torch.ones_like(x.lengths)
+        update = h.vectors - x.vectors
+    else:
+        # Both at the scale of the larger; in place, as new memory costs more than arithmetic.
+        of_x, of_h = (
+            torch.ones_like(each.lengths) if each.scale is None else each.scale for each in (x, h)
+        )
+        scale = torch.minimum(of_x, of_h)
+        update = h.vectors * (scale / of_h).unsqueeze(-1)
+        update.addcmul_(x.vectors, (scale / of_x).unsqueeze(-1), value=-1)
+    length = _norms(update)
+    parallel = torch.linalg.vecdot(update, x.vectors) / x.lengths
+    # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x.
+    perpendicular = update.addcmul_((parallel / x.lengths).unsqueeze(-1), x.vectors, value=-1)
+    perpendicular.nan_to_num_(nan=0.0)  # zero times NaN would reach the sums
+    product = torch.linalg.vecdot(x.vectors, h.vectors)
+    return Moved(product, length, parallel, _norms(perpendicular), perpendicular, scale)
+
+
+def lengths_of(x: State, h: State, moved: Moved) -> Tensor:
+    """What ``metrics_of`` needs of a layer, ``[9, ...]``."""
+    lengths = x.norms, h.norms, x.lengths, h.lengths
+    return torch.stack([*lengths, *moved[:4], moved.scale])
+
+
+def metrics_of(lengths: Tensor) -> Tensor:
     """How far a layer moves and turns each token.
-
-    With D = h - x, D_par = <D, x> / ||x|| and D_perp the part of D orthogonal to x:
 
     - norm: ||h||
     - cosine: cos(x, h), the paper's proxy of the update rate
@@ -77,39 +136,29 @@ def token_metrics(
     one of x, h or D. Every other number of the token is there.
 
     Args:
-        x: ``[batch, seq, hidden]``, what enters the layer.
-        h: ``[batch, seq, hidden]``, what leaves it.
-        x_norm: ``[batch, seq]``, ``token_norms(x)`` where it is known.
-        h_norm: likewise of h.
+        lengths: ``[9, ...]`` of ``lengths_of``, of one layer or of many.
+
+    Returns:
+        ``[6, ...]`` in the order of ``schema.TOKEN_METRICS``.
     """
-    x, h = widened(x), widened(h)
-    x_norm = token_norms(x) if x_norm is None else x_norm
-    h_norm = token_norms(h) if h_norm is None else h_norm
-    scale = _scale(torch.maximum(x_norm, h_norm))
-    if scale is not None:
-        x, h = x * scale.unsqueeze(-1), h * scale.unsqueeze(-1)
-        x_norm, h_norm = x_norm * scale, h_norm * scale
-    update = h - x
-    update_norm = _norms(update)
-    parallel = torch.linalg.vecdot(update, x) / x_norm
-    # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x.
-    # In place: the first use of new memory costs more than the arithmetic.
-    perpendicular = update.addcmul_((parallel / x_norm).unsqueeze(-1), x, value=-1)
-    turn = _norms(perpendicular)
-    metrics = torch.stack(
+    x_norm, h_norm, x_length, h_length, product = lengths[:5]
+    update, parallel, turn = lengths[5:8] / lengths[8]
+    return torch.stack(
         [
             h_norm,
-            torch.linalg.vecdot(x, h) / (x_norm * h_norm),
+            product / (x_length * h_length),
             _where(h_norm, torch.atan2(turn, x_norm + parallel)),
-            update_norm,
-            _where(x_norm, update_norm / x_norm),
-            _where(update_norm, torch.atan2(turn, parallel)),
+            update,
+            _where(x_norm, update / x_norm),
+            _where(update, torch.atan2(turn, parallel)),
         ]
     )
-    if scale is not None:
-        metrics[[TOKEN_METRICS.index("norm"), TOKEN_METRICS.index("update_norm")]] /= scale
-        perpendicular, turn = perpendicular / scale.unsqueeze(-1), turn / scale
-    return Moved(metrics, perpendicular, turn)
+
+
+def token_metrics(x: Tensor, h: Tensor) -> Tensor:
+    """``metrics_of`` what enters and what leaves a layer, each ``[..., hidden]``."""
+    entered, left = state_of(x), state_of(h)
+    return metrics_of(lengths_of(entered, left, moved(entered, left)))
 
 
 def _where(norms: Tensor, values: Tensor) -> Tensor:
@@ -118,43 +167,56 @@ def _where(norms: Tensor, values: Tensor) -> Tensor:
 
 
 def squarable(states: Tensor) -> Tensor:
-    """The states, each times a power of two where its squares would overflow or be lost.
+    """The states, each times a number where its squares would overflow or be lost.
 
     Args:
         states: ``[..., hidden]``.
     """
-    scale = _scale(_norms(states))
+    scale = _scale(_peaks(states))
     return states if scale is None else states * scale.unsqueeze(-1)
 
 
 def _norms(states: Tensor) -> Tensor:
-    dtype = torch.promote_types(states.dtype, torch.float32)
+    dtype = torch.float64 if states.dtype == torch.float64 else torch.float32
     norms: Tensor = torch.linalg.vector_norm(states, dim=-1, dtype=dtype)
     return norms
 
 
-def _scale(norms: Tensor) -> Tensor | None:
-    """By which to multiply each state before it is squared; None: none needs it.
+def _peaks(states: Tensor) -> Tensor:
+    """The largest magnitude of each token, ``[...]``; NaN where it holds one."""
+    peaks: Tensor = widened(torch.linalg.vector_norm(states, ord=torch.inf, dim=-1))
+    return peaks
 
-    An accelerator is not asked, because the host would wait for its answer: there it is always a
-    tensor, of ones for ordinary states.
+
+def _scale(peaks: Tensor) -> Tensor | None:
+    """``_scaling``; None: no state needs it.
+
+    An accelerator is not asked, because the host would wait for its answer.
+    """
+    if peaks.device.type == "cpu":
+        extreme = (peaks < _SMALL) & (peaks > 0) | ~(peaks < _LARGE)
+        if not extreme.any():
+            return None
+    return _scaling(peaks)
+
+
+def _scaling(peaks: Tensor) -> Tensor:
+    """By which to multiply each state before it is squared, ``[...]``.
+
+    1 for a state that is neither too large nor too small, 0 or NaN for one that is not finite.
 
     Args:
-        norms: ``[...]``, infinite where squares overflowed, 0 where they were lost.
-
-    Returns:
-        ``[...]`` powers of two, 1 for a state that is neither too large nor too small.
+        peaks: ``[...]``, the largest magnitude of each state.
     """
-    large, small = norms >= _LARGE, norms < _SMALL
-    if norms.device.type == "cpu" and not (large | small).any():
-        return None
-    return torch.where(large, _SHRINK, torch.where(small, 1 / _SHRINK, 1.0)).to(norms.dtype)
+    return peaks.clamp(_SMALL, _LARGE) / peaks.clamp_min(torch.finfo(peaks.dtype).tiny)
 
 
 #: Groups whose mean vectors are compared; ``non_visual`` is text and special tokens together.
 POOLED_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, NON_VISUAL)
 
-_PLACES = [POOLED_GROUPS.index(group) for group in MODALITIES]
+#: Where ``MODALITIES`` stand among them: a slice, for an index list would be copied to the device.
+_FIRST, _LAST = (POOLED_GROUPS.index(group) for group in MODALITIES)
+_OF_MODALITIES = slice(_FIRST, _LAST + 1, _LAST - _FIRST)
 
 
 def group_masks(groups: Tensor) -> Tensor:
@@ -193,142 +255,132 @@ def masks_of(codes: NDArray[np.int8]) -> dict[str, NDArray[np.bool_]]:
 
 
 class Directions(NamedTuple):
-    """The mean directions of one state, per sample, over its finite tokens."""
+    """Where the groups of one state point, per sample, over its finite tokens.
 
-    means: Tensor  # ``[batch, len(POOLED_GROUPS), hidden]``, the mean vector of each group
-    # ``[batch, 2, hidden]``, the mean unit vector of each of ``MODALITIES``. A row of zeros has no
-    # direction and is left out.
+    Sums, which become means of several layers at once: ``mean_of``.
+    """
+
+    groups: Tensor  # ``[..., batch, len(POOLED_GROUPS), hidden]``, sums of vectors
+    # ``[..., batch, 2, hidden]``, sums of unit vectors of each of ``MODALITIES``. A row of zeros
+    # has no direction and is left out.
     units: Tensor
-    tokens: Tensor  # ``[batch, 2]``, how many tokens these are means of
+    # Likewise, of unit vectors u - c, scaled to length 1, where c is the mean of both modalities'
+    # mean unit vectors: a direction that all tokens share tells no modality from the other.
+    centered: Tensor
+    tokens: Tensor  # ``[..., batch, 2, 1]``, how many tokens the last two are sums of
 
-    def to(self, device: torch.device) -> "Directions":
-        """The same on another device."""
-        return Directions(*(part.to(device) for part in self))
 
-
-def directions(states: Tensor, norms: Tensor, masks: Tensor) -> Directions:
-    """The mean directions of a state.
+def directions(state: State, masks: Tensor) -> Directions:
+    """Where the groups of a state point.
 
     Args:
-        states: ``[batch, seq, hidden]``.
-        norms: ``[batch, seq]``, ``token_norms(states)``.
+        state: of ``[batch, seq, hidden]``.
         masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
     """
-    finite = torch.isfinite(norms).unsqueeze(1)
-    weights = _mean_weights(masks & finite, norms)
-    pointing = masks[:, _PLACES] & finite & (norms > 0).unsqueeze(1)
-    unit_weights = _mean_weights(pointing, norms) / _positive(norms).unsqueeze(1)
-    states = _finite(widened(states), norms)
-    means = torch.cat([weights, unit_weights], dim=1) @ states
-    split = len(POOLED_GROUPS)
-    return Directions(means[:, :split], means[:, split:], pointing.sum(-1))
+    held = masks & state.finite.unsqueeze(1)
+    pointing, lengths = _pointing(state, held)
+    tokens = pointing.sum(-1, keepdim=True)
+    weights = held.to(lengths.dtype)
+    if state.scale is not None:
+        weights = (weights / state.scale.unsqueeze(1)).nan_to_num_(nan=0.0)  # of the others, 0 / 0
+    sums = torch.cat([weights, pointing / lengths], dim=1).bmm(state.vectors)
+    groups, units = sums[:, : len(POOLED_GROUPS)], sums[:, len(POOLED_GROUPS) :]
+    centered = state.vectors / lengths.mT
+    centered -= mean_of(units, tokens).mean(dim=1, keepdim=True)
+    weights = pointing / _positive(_norms(centered)).unsqueeze(1)
+    return Directions(groups, units, weights.bmm(centered), tokens)
 
 
-def pooled_cosine(before: Directions, after: Directions) -> Tensor:
-    """Cosine of a group's mean vectors before and after a layer, ``[batch, groups]``.
+def units_of(state: State, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """``Directions.units`` and ``tokens`` alone."""
+    pointing, lengths = _pointing(state, masks & state.finite.unsqueeze(1))
+    return (pointing / lengths).bmm(state.vectors), pointing.sum(-1, keepdim=True)
 
-    Each is the mean of the tokens that are finite there.
+
+def turns_of(moved: Moved, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of the unit vectors of D_perp of each of ``MODALITIES``, and of how many tokens.
+
+    Returns:
+        ``[batch, 2, hidden]`` and ``[batch, 2, 1]``, of the tokens that turn.
     """
-    x, h = squarable(before.means), squarable(after.means)
+    turned = moved.turn.unsqueeze(1)
+    turning = masks[:, _OF_MODALITIES] & (turned > 0)
+    weights = turning / _positive(turned)
+    return weights.bmm(moved.perpendicular), turning.sum(-1, keepdim=True)
+
+
+def mean_of(sums: Tensor, tokens: Tensor) -> Tensor:
+    """Means of vectors, ``[..., hidden]``; NaN of none."""
+    return sums / tokens
+
+
+def _pointing(state: State, held: Tensor) -> tuple[Tensor, Tensor]:
+    """Which tokens of ``MODALITIES`` have a direction, and lengths to divide by.
+
+    Returns:
+        ``[batch, 2, seq]`` and ``[batch, 1, seq]``.
+    """
+    lengths = state.lengths.unsqueeze(1)
+    return held[:, _OF_MODALITIES] & (lengths > 0), _positive(lengths)
+
+
+def pooled_cosine(before: Tensor, after: Tensor) -> Tensor:
+    """Cosine of a group's mean vectors before and after a layer, ``[..., batch, groups]``.
+
+    Args:
+        before: ``Directions.groups``, which point where their means do.
+        after: likewise.
+    """
+    x, h = squarable(before), squarable(after)
     return torch.nn.functional.cosine_similarity(x, h, dim=-1, eps=0.0)
 
 
 def within_modal_cosine(state: Directions) -> Tensor:
     """Mean cosine over all pairs of different tokens of a modality: its anisotropy.
 
-    The measure of Ethayarajh (2019). Of n unit vectors, the squared length of the mean holds each
+    The measure of Ethayarajh (2019). Of n unit vectors, the squared length of the sum holds each
     pair twice and each token with itself.
 
     Returns:
-        ``[batch, 2]`` in the order of ``MODALITIES``; NaN where a modality has fewer than two.
+        ``[..., batch, 2]`` in the order of ``MODALITIES``; NaN where a modality has fewer than two.
     """
-    tokens = state.tokens.float()
-    squares = (tokens * tokens) * torch.linalg.vecdot(state.units, state.units)
+    tokens = state.tokens.squeeze(-1).to(state.units.dtype)
+    squares = torch.linalg.vecdot(state.units, state.units)
     cosine: Tensor = (squares - tokens) / (tokens * (tokens - 1))
     return torch.where(tokens > 1, cosine, torch.nan)
 
 
-def cross_modal_cosine(state: Directions) -> Tensor:
-    """Mean of cos(h_v, h_t) over all (visual, text) pairs, ``[batch]``."""
-    cosine: Tensor = torch.linalg.vecdot(state.units[:, 0], state.units[:, 1])
-    return cosine
-
-
-def centered_cross_modal_cosine(
-    states: Tensor, norms: Tensor, masks: Tensor, state: Directions
-) -> Tensor:
-    """Mean cosine over all (visual, text) pairs after the common mean direction is taken out.
-
-    Unit vectors u become u - c, where c is the mean of both modalities' mean unit vectors. A
-    direction that all tokens share says nothing about how a visual token is related to a text
-    token. The two means of u - c are opposite, so the result is at most about 0: it is 0 where the
-    modalities cannot be told apart by direction, and -1 where each is one tight bundle.
+def cross_modal_cosine(units: Tensor) -> Tensor:
+    """Mean of cos(h_v, h_t) over all (visual, text) pairs, ``[..., batch]``.
 
     Args:
-        states: ``[batch, seq, hidden]``.
-        norms: ``[batch, seq]``, ``token_norms(states)``.
-        masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
-        state: ``directions`` of them.
-
-    Returns:
-        ``[batch]``.
+        units: ``[..., batch, 2, hidden]``, means of ``Directions.units``. Of ``centered`` it is the
+            mean cosine after the common mean direction is taken out. Their two means are nearly
+            opposite, so the result is at most about 0: it is 0 where the modalities cannot be told
+            apart by direction, and -1 where each is one tight bundle.
     """
-    common = state.units.mean(dim=1, keepdim=True)
-    units = _finite(widened(states), norms) / _positive(norms).unsqueeze(-1)
-    centered = units.sub_(common)
-    pointing = masks[:, _PLACES] & (torch.isfinite(norms) & (norms > 0)).unsqueeze(1)
-    weights = _mean_weights(pointing, norms) / _positive(token_norms(centered)).unsqueeze(1)
-    means = weights @ centered
-    cosine: Tensor = torch.linalg.vecdot(means[:, 0], means[:, 1])
+    cosine: Tensor = torch.linalg.vecdot(units[..., 0, :], units[..., 1, :])
     return cosine
 
 
-def turn_cosines(
-    perpendicular: Tensor, turned: Tensor, masks: Tensor, before: Directions
-) -> Tensor:
+def turn_cosines(turns: Tensor, units: Tensor) -> Tensor:
     """Mean cosines over (visual, text) pairs between turns, and between turns and states.
 
     All are zero in expectation under Random Rotational Direction (paper, Section 3.1).
 
     Args:
-        perpendicular: ``[batch, seq, hidden]``, D_perp of ``token_metrics``.
-        turned: ``[batch, seq]``, its norms.
-        masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
-        before: directions of what enters the layer.
+        turns: ``[..., batch, 2, hidden]``, means of ``turns_of``.
+        units: likewise, of ``Directions.units`` of what enters the layer.
 
     Returns:
-        ``[batch, 3]``: of cos(D_perp_v, x_t), cos(D_perp_t, x_v) and cos(D_perp_v, D_perp_t), over
-        the tokens that turn; NaN where none does.
+        ``[..., batch, 3]``: of cos(D_perp_v, x_t), cos(D_perp_t, x_v) and cos(D_perp_v, D_perp_t),
+        over the tokens that turn; NaN where none does.
     """
-    turning = torch.isfinite(turned) & (turned > 0)
-    weights = _mean_weights(masks[:, _PLACES] & turning.unsqueeze(1), turned)
-    turn = weights / _positive(turned).unsqueeze(1) @ _finite(perpendicular, turned)
-    return torch.stack(
-        [
-            torch.linalg.vecdot(turn[:, 0], before.units[:, 1]),
-            torch.linalg.vecdot(turn[:, 1], before.units[:, 0]),
-            torch.linalg.vecdot(turn[:, 0], turn[:, 1]),
-        ],
-        dim=-1,
-    )
-
-
-def _mean_weights(masks: Tensor, like: Tensor) -> Tensor:
-    """By what to multiply each token so that the sum is a mean, ``[batch, groups, seq]``."""
-    return masks.to(like.dtype) / masks.sum(-1, keepdim=True)
-
-
-def _finite(states: Tensor, norms: Tensor) -> Tensor:
-    """States with zeros where a token is not finite: zero times NaN would reach the sums.
-
-    An accelerator is not asked whether there are such tokens: the host would wait for its answer.
-    """
-    finite = torch.isfinite(norms)
-    if finite.device.type == "cpu" and finite.all():
-        return states
-    return torch.where(finite.unsqueeze(-1), states, 0.0)
+    turn_v, turn_t = turns.unbind(-2)
+    pairs = (turn_v, units[..., 1, :]), (turn_t, units[..., 0, :]), (turn_v, turn_t)
+    return torch.stack([torch.linalg.vecdot(*pair) for pair in pairs], dim=-1)
 
 
 def _positive(norms: Tensor) -> Tensor:
     """Norms safe to divide by: the unit vector of a zero row is the zero row."""
-    return torch.where(norms >= torch.finfo(norms.dtype).tiny, norms, 1.0)
+    return norms.clamp_min(torch.finfo(norms.dtype).tiny)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.errors import NormprobeError
-from normprobe.quantities import QUANTILES
 from normprobe.schema import ALL_ROWS, NONZERO_ROWS, TOKENIZER_ROWS
 from normprobe.statistics.token_metrics import token_norms
+from normprobe.tidy import QUANTILES, tidy
 
 _ROWS_AT_ONCE = 16_384  # a float32 copy of a whole 150k-row table would take gigabytes
 
@@ -29,9 +28,10 @@ def embedding_statistics(
         table: ``text`` or ``visual``, goes into the first column.
 
     Returns:
-        The rows of embeddings.csv: one a scope (``all_rows``; ``nonzero_rows``, the paper's
-        Eq. 11; ``tokenizer_rows``) with count, mean, population deviation, extremes and exact
-        quantiles (inverted distribution function).
+        The rows of embeddings.csv, of each scope (``all_rows``; ``nonzero_rows``, the paper's
+        Eq. 11; ``tokenizer_rows``): mean, population deviation and exact quantiles (inverted
+        distribution function) of the norm, its extremes, and as ``tokens`` how many rows are
+        averaged.
 
     Raises:
         NormprobeError: when the weight is not a two-dimensional float tensor.
@@ -43,9 +43,20 @@ def scope_table(
     norms: NDArray[np.float64], hidden_size: int, tokenizer_ids: Iterable[int] | None, table: str
 ) -> pd.DataFrame:
     """The rows of ``embedding_statistics`` from norms that are there already."""
-    return pd.DataFrame(
-        {"table": table, "rows": scope, "hidden_size": hidden_size, **_statistics(selected)}
-        for scope, selected in scopes_of(norms, tokenizer_ids).items()
+    scopes = scopes_of(norms, tokenizer_ids)
+    finite = [selected[np.isfinite(selected)] for selected in scopes.values()]
+    cells = pd.DataFrame({"table": table, "rows": [*scopes], "tokens": [*map(len, finite)]})
+    lost = np.array([*map(len, scopes.values())]) - cells["tokens"]
+    found = pd.DataFrame([*map(_statistics, finite)], columns=["mean", "std", *_EXACT], dtype=float)
+    return tidy(
+        cells,
+        {
+            "hidden_size": {"mean": np.full(len(cells), hidden_size)},
+            "nonfinite": {"mean": lost},
+            "norm": {name: found[name] for name in ("mean", "std", *QUANTILES)},
+            "norm_min": {"mean": found["min"]},
+            "norm_max": {"mean": found["max"]},
+        },
     )
 
 
@@ -82,21 +93,14 @@ def scopes_of(
     return scopes
 
 
-def _statistics(norms: NDArray[np.float64]) -> dict[str, Any]:
-    finite = norms[np.isfinite(norms)]
-    names = [f"norm_{name}" for name in QUANTILES]
-    if not finite.size:
-        return {"count": 0, "nonfinite": norms.size, "norm_mean": np.nan}
-    quantiles = np.quantile(finite, list(QUANTILES.values()), method="inverted_cdf")
-    return {
-        "count": finite.size,
-        "nonfinite": norms.size - finite.size,
-        "norm_mean": finite.mean(),
-        "norm_std": finite.std(),
-        "norm_min": finite.min(),
-        **dict(zip(names, quantiles, strict=True)),
-        "norm_max": finite.max(),
-    }
+_EXACT = {"min": 0.0, **QUANTILES, "max": 1.0}
+
+
+def _statistics(norms: NDArray[np.float64]) -> dict[str, float]:
+    if not norms.size:
+        return {}
+    exact = np.quantile(norms, [*_EXACT.values()], method="inverted_cdf")
+    return {"mean": norms.mean(), "std": norms.std(), **dict(zip(_EXACT, exact, strict=True))}
 
 
 def norm_statistics(gain: Tensor, bias: Tensor) -> pd.DataFrame:

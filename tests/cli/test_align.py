@@ -12,6 +12,7 @@ import torch
 from cli.conftest import assert_two_lines
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from support.flat import flat
 from support.processors import make_processor
 from support.tiny_models import tiny_model
 from typer.testing import Result
@@ -20,6 +21,7 @@ from experiments.specimen.evaluate import load
 from normprobe import align_norms, load_aligned
 from normprobe.model.config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from normprobe.specimen import SPECIMEN_DIR
+from normprobe.tidy import select
 
 Run = Callable[..., Result]
 Measured = Callable[..., Path]
@@ -36,7 +38,7 @@ def table_norm() -> float:
 
 def layer_norms(folder: str | Path, layer: int = 0) -> pd.Series:
     table = pd.read_csv(Path(folder) / "layers.csv")
-    return table[table["layer"] == layer].set_index("group")["norm_mean"]
+    return select(table, "norm", layer=layer).set_index("group")["mean"]
 
 
 @pytest.fixture
@@ -51,6 +53,11 @@ def test_quiet_prints_the_folder_of_the_adapter(run: Run, tmp_path: Path) -> Non
     assert result.stdout.strip() == str(tmp_path / "out")
 
 
+def test_the_next_step_is_told(run: Run, tmp_path: Path) -> None:
+    result = run("align", "-n", "2", "-o", tmp_path / "out")
+    assert f"measure it: normprobe layers {tmp_path / 'out'}" in result.stderr
+
+
 def edit(adapter: Path, **changes: object) -> None:
     path = adapter / ADAPTER_CONFIG
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -58,7 +65,7 @@ def edit(adapter: Path, **changes: object) -> None:
 
 def test_layers_with_alignment(run: Run, measured: Measured) -> None:
     untouched = measured("layers", "-n", "4")
-    result = run("layers", "-n", 4, "-o", "after", "--align")
+    result = run("layers", "-n", 4, "-o", "after", "--align", "table")
     assert result.exit_code == 0
     assert "Decoder layers, visual tokens aligned" in result.stdout
     before, after = layer_norms(untouched), layer_norms("after")
@@ -81,8 +88,8 @@ def test_the_prompt_and_a_number_as_targets(run: Run) -> None:
 
 
 def test_interface_with_alignment(run: Run) -> None:
-    assert run("interface", "-n", 2, "--align", "-o", "out").exit_code == 0
-    table = pd.read_csv("out/interface.csv").set_index(["stage", "group"])
+    assert run("interface", "-n", 2, "--align", "table", "-o", "out").exit_code == 0
+    table = flat(pd.read_csv("out/interface.csv")).set_index(["stage", "group"])
     assert table.loc[("decoder_input", "visual"), "ratio_to_table"] == pytest.approx(1, rel=0.01)
 
 
@@ -91,8 +98,8 @@ def test_an_adapter_as_model_measures_what_align_measures(
     run: Run, measured: Measured, adapter: Path
 ) -> None:
     assert run("layers", adapter, "-n", 4, "-o", "adapted").exit_code == 0
-    assert run("layers", adapter, "-n", 4, "-o", "twice", "--align").exit_code == 0
-    expected = (measured("layers", "-n", "4", "--align") / "layers.csv").read_text()
+    assert run("layers", adapter, "-n", 4, "-o", "twice", "--align", "table").exit_code == 0
+    expected = (measured("layers", "-n", "4", "--align", "table") / "layers.csv").read_text()
     assert Path("adapted/layers.csv").read_text() == expected
     assert Path("twice/layers.csv").read_text() == expected  # once is enough
     assert "alignment" in json.loads(Path("adapted/run.json").read_text())
@@ -227,7 +234,7 @@ def test_the_base_of_an_adapted_model_is_its_adapter(run: Run) -> None:
     assert run("align", "lora", "-n", 1, "-o", "aligned").exit_code == 0
     settings = json.loads((Path("aligned") / ADAPTER_CONFIG).read_text())
     assert settings["base_model"] == str(Path("lora").resolve())
-    assert run("layers", "lora", "-n", 1, "--align", "-o", "what-if").exit_code == 0
+    assert run("layers", "lora", "-n", 1, "--align", "table", "-o", "what-if").exit_code == 0
     assert run("layers", "./aligned", "-n", 1, "-o", "out").exit_code == 0
     assert Path("out/layers.csv").read_text() == Path("what-if/layers.csv").read_text()
 
@@ -245,7 +252,7 @@ def test_every_run_of_an_aligned_model_says_so(run: Run, adapter: Path, tmp_path
     assert "after: model.multi_modal_projector" in Path("page.html").read_text()
     shown = run("inspect", adapter).stdout
     assert "behind model.multi_modal_projector" in shown
-    assert "behind" not in run("inspect").stdout
+    assert "behind model." not in run("inspect").stdout
 
 
 def test_a_run_does_not_go_on_with_another_norm(run: Run, adapter: Path) -> None:
@@ -271,7 +278,7 @@ def test_models_that_cannot_be_aligned(
 ) -> None:
     tiny_model(model_type).save_pretrained("tiny")
     make_processor(model_type).save_pretrained("tiny")
-    arguments = ["--align"] if command == "layers" else []
+    arguments = ["--align", "table"] if command == "layers" else []
     result = run(command, "./tiny", "-n", 1, "-o", "out", *arguments)
     assert_two_lines(result, "cannot be aligned", reason)
     assert not (tmp_path / "out").exists()
@@ -391,9 +398,11 @@ def test_repositories_with_code_of_their_own(
     family: str, repository: Callable[[str], Path], run: Run
 ) -> None:
     folder = repository(family)
-    result = run("interface", folder, "--trust-remote-code", "-n", 1, "--align", "-o", "out")
+    result = run(
+        "interface", folder, "--trust-remote-code", "-n", 1, "--align", "table", "-o", "out"
+    )
     assert result.exit_code == 0, result.output
-    norms = pd.read_csv("out/interface.csv").set_index(["stage", "group"])["norm_mean"]
+    norms = flat(pd.read_csv("out/interface.csv")).set_index(["stage", "group"])["norm_mean"]
     record = json.loads(Path("out/run.json").read_text())["alignment"]
     behind = record["target_norm"] / (record["scale"] or 1)
     assert norms["projector_output", "visual"] == pytest.approx(behind, rel=0.01)
@@ -402,5 +411,7 @@ def test_repositories_with_code_of_their_own(
 
 
 def test_ovis_says_why_not(repository: Callable[[str], Path], run: Run) -> None:
-    result = run("interface", repository("ovis2_5"), "--trust-remote-code", "-n", 1, "--align")
+    result = run(
+        "interface", repository("ovis2_5"), "--trust-remote-code", "-n", 1, "--align", "table"
+    )
     assert_two_lines(result, "discrete visual table", "vte")

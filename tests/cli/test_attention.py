@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
 from PIL import Image
+from support.flat import flat
 from support.processors import make_checkpoint
 from typer.testing import Result
 
@@ -27,7 +28,7 @@ def test_files_and_words(run: Run, tmp_path: Path) -> None:
     for word in (
         "Attention to the image from spoon",
         "Text gives",
-        "outside the box, one inside draws",
+        "inside and outside the box",
     ):
         assert word in " ".join(result.stdout.split())
     assert "run folder: out" in result.stderr
@@ -40,14 +41,14 @@ def test_files_and_words(run: Run, tmp_path: Path) -> None:
             for kind in ("pdf", "png")
         ),
     }
-    table = pd.read_csv(tmp_path / "out/attention.csv")
+    table = flat(pd.read_csv(tmp_path / "out/attention.csv"))
     assert table["layer"].tolist() == [n for n in range(1, 7) for _ in range(2)]
     assert table["query"].unique().tolist() == ["all text", "spoon"]
     assert table.notna().all(axis=None)
     heatmaps = pd.read_csv(tmp_path / "out/heatmaps.csv")
     assert heatmaps.groupby(["query", "layer"]).size().tolist() == 8 * [64]
     assert heatmaps["layer"].unique().tolist() == [2, 3, 4, 6]
-    shares = table.set_index(["layer", "query"])["share_mean"]
+    shares = table.set_index(["layer", "query"])["share"]
     for key, attention in heatmaps.groupby(["layer", "query"])["attention"].sum().items():
         assert attention == pytest.approx(shares[key])
     record = json.loads((tmp_path / "out/run.json").read_text())
@@ -61,7 +62,8 @@ def test_chosen_layers_and_json(run: Run, tmp_path: Path) -> None:
     result = run(
         "attention", *QUESTION, "--layer", "5", "--layer", "1", "--format", "json", "-o", "out"
     )
-    assert [row["layer"] for row in json.loads(result.stdout)["table"]] == [1, 2, 3, 4, 5, 6]
+    rows = json.loads(result.stdout)["table"]
+    assert [row["layer"] for row in rows if row["quantity"] == "share"] == [1, 2, 3, 4, 5, 6]
     assert set(pd.read_csv(tmp_path / "out/heatmaps.csv")["layer"]) == {1, 5}
 
 
@@ -75,8 +77,8 @@ def test_without_places_the_numbers_remain(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out/heatmaps.csv").exists()
     assert not (tmp_path / "out/plots/heatmaps.png").exists()
     table = pd.read_csv(tmp_path / "out/attention.csv")
-    assert table["share_mean"].between(0, 1).all()
-    assert table["signal_to_noise"].isna().all()
+    assert flat(table)["share"].between(0, 1).all()
+    assert "signal_to_noise" not in set(table["quantity"])
     assert "no heat maps" in json.loads((tmp_path / "out/run.json").read_text())["warnings"][0]
 
 
@@ -129,15 +131,15 @@ def test_several_images(run: Run, tmp_path: Path) -> None:
     result = run("attention", *images, *prompt, "-o", "out")
     assert result.exit_code == 0, result.output
     assert "Share of each image" in result.stdout
-    table = pd.read_csv(tmp_path / "out/attention.csv").set_index("layer")
-    shares = pd.read_csv(tmp_path / "out/images.csv")
+    table = flat(pd.read_csv(tmp_path / "out/attention.csv")).set_index("layer")
+    shares = flat(pd.read_csv(tmp_path / "out/images.csv"))
     assert shares.groupby("layer")["image"].apply(list).tolist() == 6 * [[1, 2]]
     assert set(shares["visual_tokens"]) == {64}
-    by_layer = shares.groupby("layer")["share_mean"].sum()
-    pd.testing.assert_series_equal(by_layer, table["share_mean"])
+    by_layer = shares.groupby("layer")["share"].sum()
+    pd.testing.assert_series_equal(by_layer, table["share"])
     heatmaps = pd.read_csv(tmp_path / "out/heatmaps.csv")
     found = heatmaps.groupby(["layer", "image"])["attention"].sum()
-    expected = shares.set_index(["layer", "image"])["share_mean"]
+    expected = shares.set_index(["layer", "image"])["share"]
     pd.testing.assert_series_equal(found, expected[found.index], check_names=False)
     assert (tmp_path / "out/image.png").is_file()
     assert (tmp_path / "out/image_2.png").is_file()

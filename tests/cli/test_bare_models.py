@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_two_lines
+from support.flat import flat
 from transformers import AutoTokenizer, LlamaForCausalLM, LlavaForConditionalGeneration
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from typer.testing import Result
@@ -58,7 +59,7 @@ def interface(run: Run, model: object, out: Path) -> pd.DataFrame:
 
 
 def stages_of(folder: Path) -> pd.DataFrame:
-    return pd.read_csv(folder / "interface.csv").set_index(["stage", "group"])
+    return flat(pd.read_csv(folder / "interface.csv")).set_index(["stage", "group"])
 
 
 def test_a_bare_encoder_gives_what_it_gives_inside_its_model(
@@ -116,7 +117,7 @@ def test_the_layers_of_a_language_model(
         with torch.no_grad():
             states = model(ids, output_hidden_states=True).hidden_states[:-1]
         norms.append([np.linalg.norm(h[0].double().numpy(), axis=-1)[is_text] for h in states])
-    table = pd.read_csv(out / "layers.csv").set_index(["layer", "group"])
+    table = flat(pd.read_csv(out / "layers.csv")).set_index(["layer", "group"])
     for layer in range(len(norms[0])):
         expected = np.concatenate([of_prompt[layer] for of_prompt in norms])
         found = table.loc[(layer, "text")]
@@ -155,7 +156,7 @@ def test_the_map_of_an_encoder_is_that_of_its_stage(
 def test_a_language_model_has_no_map_and_says_so(
     run: Run, language_model: Path, tmp_path: Path
 ) -> None:
-    result = run("interface", language_model, *INTERFACE, "--map", "-o", "alone")
+    result = run("interface", language_model, *INTERFACE, "--map", "4", "-o", "alone")
     assert result.exit_code == 0, result.output
     assert result.stderr.count("no map of decoder input: 0 visual tokens are too few") == 1
     assert not (tmp_path / "alone/map.csv").exists()

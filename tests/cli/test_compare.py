@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 from cli.conftest import assert_no_model_library, assert_two_lines
 from support import made_tables
+from support.flat import tidied
 from support.read_latex import read_latex
 from typer.testing import Result
 
 from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import SCHEMA_VERSION
+from normprobe.tidy import select
 
 Run = Callable[..., Result]
 
@@ -30,7 +32,7 @@ def make_run(path: Path, command: str = "layers", scale: float = 1.0, **facts: o
     table = TABLES[command].copy()
     visual = table["group" if command != "embeddings" else "table"] == "visual"
     table.loc[visual, [name for name in table if name.startswith("norm_")]] *= scale
-    run.write_table(command, table)
+    run.write_table(command, tidied(command, table))
     run.finish()
     return path
 
@@ -43,7 +45,7 @@ def test_models_side_by_side(command: str, run: Run, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     table = pd.read_csv(tmp_path / "out/compare.csv")
     assert list(dict.fromkeys(table["run"])) == ["a", "b"]
-    assert len(table) == 2 * len(TABLES[command])
+    assert len(table) == 2 * len(tidied(command, TABLES[command]))
     own = table[table["run"] == "a"].drop(columns="run").reset_index(drop=True)
     pd.testing.assert_frame_equal(own, pd.read_csv(tmp_path / f"a/{command}.csv"))
     assert list((tmp_path / "out/plots").glob("*.png"))
@@ -68,9 +70,9 @@ def test_checkpoints_come_in_order_with_the_labels_that_they_were_given(
     late, early, middle = map(str, folders)
     assert record["runs"] == {"early-100": early, "middle-200": middle, "late-300": late}
     table = pd.read_csv(tmp_path / "out/compare.csv")
-    own = table[(table["run"] == "late-300") & (table["group"] == "visual")]["norm_mean"]
-    made = pd.read_csv(folders[0] / "layers.csv").query("group == 'visual'")["norm_mean"]
-    assert own.tolist() == made.tolist()
+    own = select(table, "norm", run="late-300", group="visual")["mean"]
+    made = select(pd.read_csv(folders[0] / "layers.csv"), "norm", group="visual")["mean"]
+    assert len(made) and own.tolist() == made.tolist()
 
 
 def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:
@@ -78,10 +80,12 @@ def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:
     rows = json.loads(run("compare", *folders, "--format", "json", "-o", "out").stdout)["table"]
     read = read_latex(run("compare", *folders, "--format", "tex", "-o", "out2").stdout)
     place = read.rows[0].index("run")
-    assert [row[place] for row in read.rows[1:]] == [row["run"] for row in rows]
-    assert [row["run"] for row in rows] == ["b", "a"]
-    assert rows[0]["disparity_input"] == pytest.approx(2 * 16.53 / 0.2911)
-    assert pd.read_csv(tmp_path / "out/ranking.csv")["run"].tolist() == ["b", "a"]
+    assert [row[place] for row in read.rows[1:]] == ["b", "a"]
+    assert list(dict.fromkeys(row["run"] for row in rows)) == ["b", "a"]
+    numbers = {(row["run"], row["quantity"]): row["mean"] for row in rows}
+    assert numbers["b", "disparity_input"] == pytest.approx(2 * 16.53 / 0.2911)
+    ranking = pd.read_csv(tmp_path / "out/ranking.csv")
+    assert select(ranking, "rank")[["run", "mean"]].values.tolist() == [["b", 1], ["a", 2]]
 
 
 def test_five_runs_have_a_rank_correlation_of_disparity_and_inertia(
@@ -146,7 +150,7 @@ def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ([{}], "same weights; same prompts; same pictures before their processor."),
+        ([{}], "same weights; same prompts; same pictures before their processor; same pixels"),
         (
             [{"weight_digests": {"a": "1", "b": "3"}}],
             "other weights (1 of 2 tensors differ, first b);",
@@ -157,23 +161,33 @@ def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
         ),
         (
             [{"weight_digests": {"x": "1"}}],
-            "other weights; same prompts; same pictures before their processor.",
+            "other weights; same prompts; same pictures before their processor; same pixels",
         ),
         (
             [{"weight_digests": None}],
-            "Measured: same prompts; same pictures before their processor.",
+            "Measured: same prompts; same pictures before their processor; same pixels",
         ),
         (
             [{"dtype": "float32", "weight_digests": {}}],
-            "Measured: same prompts; same pictures before their processor.",
+            "Measured: same prompts; same pictures before their processor; same pixels",
         ),
         ([{"prompt_hashes": {"s": "1"}}], "other prompts (1 of 1 prompts differ, first s);"),
         (
             [{"prompt_hashes": {"z": "0"}}],
-            "Measured: same weights; same pictures before their processor.",
+            "Measured: same weights; same pictures before their processor; same pixels",
+        ),
+        (
+            [{"prompt_hashes": {"s": "0", "t": "1"}}],
+            "same prompts of the 1 sample that all runs hold; same pictures before",
         ),
         ([{"image_hashes": {"s": "9"}}], "other pictures before their processor (1 of 1 pictures"),
         ([{"image_hashes": {"s": None}}], "Measured: same weights; same prompts."),
+        (
+            [{"pixel_hashes": {"s": "a"}}],
+            "same pictures before their processor; other pixels behind their processors (1 of 1",
+        ),
+        ([{"pixel_hashes": {"s": None}}], "same pictures before their processor."),
+        ([{"image_hashes": {"s": "9"}, "pixel_hashes": {"s": "a"}}], "pictures differ, first s)."),
         (
             [{}, {"weight_digests": {"a": "2", "b": "2"}}],
             "other weights than m0 in 1 of 2 runs (m2: 1 of 2 tensors differ, first a);",
@@ -188,6 +202,7 @@ def test_runs_say_whether_they_measured_the_same(
         "weight_digests": {"a": "1", "b": "2"},
         "prompt_hashes": {"s": "0"},
         "image_hashes": {"s": "p"},
+        "pixel_hashes": {"s": "x"},
     }
     folders = [
         make_run(tmp_path / f"m{number}", **known | facts)
@@ -221,7 +236,7 @@ def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:
         ([a, other], ["different commands", "layers", "interface"]),
         ([a, newer], ["schema version", str(SCHEMA_VERSION + 1)]),
         ([a, partial], ["partial"]),
-        ([inspected, a], ["'compare'", "expected one of interface, layers, cause"]),
+        ([inspected, a], ["'compare'", "expected one of interface, layers, embeddings"]),
         ([a, b, "--label", "x"], ["2 runs but 1 labels"]),
         ([a, b, "--label", "x", "--label", "x"], ["labels repeat"]),
     ):

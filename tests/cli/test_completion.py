@@ -79,3 +79,16 @@ def test_completion_is_installed_for_a_user(tmp_path: Path) -> None:
     (script,) = tmp_path.glob(".bash_completions/*")
     assert "_NORMPROBE_COMPLETE=complete_bash" in script.read_text()
     assert script.name in (tmp_path / ".bashrc").read_text()
+
+
+def test_help_opens_no_checkpoint() -> None:
+    told = "import sys, normprobe.cli.app; print('normprobe.model.checkpoint' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_wrong_path_is_told_before_torch_is_loaded() -> None:
+    words = [sys.executable, "-c", PROGRAM, "layers", "/no/such/folder"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "error: no such folder: /no/such/folder" in done.stderr
+    assert "torch" not in done.stderr.splitlines()[-1]

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Callable
 from pathlib import Path
@@ -63,9 +64,17 @@ def check(*words: object) -> Result:
 
 
 def test_the_same_model_is_the_same(here: Path) -> None:
-    done = check("./model", "--dtype", "float32", "--against", "b.json", "--junit", "out/c.xml")
+    """In the dtype of the baseline, not in that of the checkpoint, which sees less."""
+    done = check("./model", "--against", "b.json", "--junit", "out/c.xml")
     assert done.exit_code == 0, done.output
-    assert "All 20 states of 3 samples are the same within 0.0001" in " ".join(done.stdout.split())
+    told = " ".join(done.stdout.split())
+    assert "All 20 states of 3 samples are the same within 0.0001" in told
+    assert "of their length (float32);" in told
+    coarse = check("./model", "--against", "b.json", "--dtype", "bfloat16")
+    assert coarse.exit_code == 0, coarse.output
+    assert "within 0.1 of their length (bfloat16 against float32)" in " ".join(
+        coarse.stdout.split()
+    )
     assert xml.parse(here / "out/c.xml").getroot().get("failures") == "0"
 
 
@@ -114,6 +123,50 @@ def test_against_another_model_it_names_the_first_module(here: Path) -> None:
     assert "of its length: its weight differs." in told
 
 
+def test_another_model_is_the_baseline_in_its_own_dtype(here: Path) -> None:
+    """A checkpoint of bfloat16 against one of float32: in float32, which sees more."""
+    config = json.loads((here / "model/config.json").read_text())
+    assert check("./model", "--against", "./model", "-n", "1").stdout.count("bfloat16") == 1
+    wide = json.dumps(config | {"dtype": "float32", "torch_dtype": "float32"})
+    (here / "port/config.json").write_text(wide)
+    (weights,) = (here / "port").glob("*.safetensors")
+    ours = load_file(next((here / "model").glob("*.safetensors")))
+    save_file({name: each.float() for name, each in ours.items()}, weights, {"format": "pt"})
+    done = check("./model", "--against", "./port", "-n", "1")
+    assert done.exit_code == 0, done.output
+    assert "within 0.0001 of their length (float32)" in " ".join(done.stdout.split())
+
+
+def test_a_baseline_is_measured_as_it_was_or_is_no_evidence(here: Path) -> None:
+    """Its attention and its system prompt; others are asked for by option."""
+    words = ("-n", "1", "--dtype", "float32")
+    asked = ("--attn-implementation", "eager", "--system", "You are nice.")
+    assert check("./model", *words, *asked, "--write", "e.json").exit_code == 0
+    told = json.loads((here / "e.json").read_text())
+    assert (told["attention"], told["system"]) == ("eager", "You are nice.")
+    done = check("./model", "--against", "e.json", "--tolerance", "1e-7")
+    assert done.exit_code == 0, done.output
+    (here / "f.json").write_text(json.dumps(told | {"attention": "flash_attention_2"}))
+    done = check("./model", "--against", "f.json")
+    assert done.exit_code == 3, done.output
+    reason = "the baseline was measured with the attention flash_attention_2, and here there is"
+    assert reason in " ".join(done.stdout.split())
+    done = check("./model", "--against", "f.json", "--attn-implementation", "sdpa")
+    assert done.exit_code == 0, done.output
+    earlier = {name: told[name] for name in told if name not in ("attention", "template")}
+    (here / "g.json").write_text(json.dumps(earlier))
+    assert check("./model", "--against", "g.json").exit_code == 0
+
+
+def test_another_chat_template_is_named(here: Path) -> None:
+    shutil.copytree(here / "model", here / "other")
+    file = here / "other/chat_template.jinja"
+    file.write_text(file.read_text() + "x")
+    done = check("./other", "--against", "b.json")
+    assert done.exit_code == 1, done.output
+    assert "The chat template is another one." in " ".join(done.stdout.split())
+
+
 def test_files_that_cannot_be_written_are_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (here / "b.json").read_bytes()
     done = check("./model", "--against", "b.json", "--junit", "./b.json")
@@ -139,7 +192,7 @@ def test_a_model_beside_another_is_loaded_and_asked_like_it() -> None:
         **{"dtype": "float32", "device": "cpu", "allow_long_prompts": True, "inputs": None},
     }
     probe = Probe("specimen", **asked)
-    told = vars(probe._beside("specimen")._source.loading)
+    told = vars(probe.beside("specimen").source.loading)
     assert told == told | asked
 
 
@@ -180,9 +233,9 @@ def saved(folder: Path, layout: str, damage: Callable[[dict[str, Any]], Any] = d
     """The states of the specimen as another engine saves them."""
     folder.mkdir()
     probe = Probe("./model", dtype="float32")
-    model = probe._source.measured([everything]).model
+    model = probe.source.measured([everything]).model
     for sample in open_data("sample", limit=2):
-        inputs = inputs_for(model, probe._source.builder.build([sample]))
+        inputs = inputs_for(model, probe.source.builder.build([sample]))
         with torch.no_grad():
             told = model(**inputs, output_hidden_states=True).hidden_states
         last: list[Any] = []  # transformers returns the last one behind the final norm
@@ -233,6 +286,36 @@ def test_states_of_another_engine_are_those_of_the_model(
     assert done.exit_code == 0, done.output
     told = " ".join(done.stdout.split())
     assert f"All {count} states of 2 samples are the same" in told
+
+
+def some_layers(held: dict[str, Any]) -> dict[str, Any]:
+    """Three of them, in another order."""
+    some = torch.tensor([6, 2, 3])
+    return held | {"hidden_states": held["hidden_states"][some], "layer_ids": some}
+
+
+def by_names_of_llama_cpp(held: dict[str, Any]) -> dict[str, Any]:
+    """Two of them, each a tensor."""
+    states = held.pop("hidden_states")
+    named = {f"l_out-{n - 1}": states[n].clone() for n in (1, 4)}
+    return held | named | {"layer_ids": torch.tensor([1, 4])}
+
+
+@pytest.mark.parametrize(("change", "layers"), [(some_layers, 3), (by_names_of_llama_cpp, 2)])
+def test_some_layers_are_enough_where_they_are_named(
+    change: Callable[[dict[str, Any]], Any], layers: int, here: Path
+) -> None:
+    folder = saved(here / "states", "layers", change)
+    words = ("--states", folder, "-n", "2", "--dtype", "float32")
+    done = check("./model", *words)
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert f"All {2 * layers} states of 2 samples are the same" in told
+    assert told.endswith(f"Of 6 layers {layers} were saved.")
+    for file in folder.rglob("*.safetensors"):
+        held = load_file(file)
+        save_file({k: 2 * v if v.is_floating_point() else v for k, v in held.items()}, file)
+    assert check("./model", *words).exit_code == 1
 
 
 def exchanged(held: dict[str, Any]) -> dict[str, Any]:
@@ -318,36 +401,93 @@ def test_usage(words: tuple[str, ...], problem: str, here: Path) -> None:
     assert problem in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_all_lines_of_the_options_of_the_action_count(tmp_path: Path) -> None:
+#: Options of the action, and the words that the command gets.
+OPTIONS = {
+    "--dtype float32\n  --tolerance\t0.01\n\n-n 2": [
+        "--dtype",
+        "float32",
+        "--tolerance",
+        "0.01",
+        "-n",
+        "2",
+    ],
+    "--prompt \"What is it's colour?\" \\\n  --system 'a  $(b) `c` #d'": [
+        *("--prompt", "What is it's colour?", "--system", "a  $(b) `c` #d"),
+    ],
+    "": [],
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_options_of_the_action_are_words_of_the_command(options: str, tmp_path: Path) -> None:
     """What a sample is called commands no runner: between the two lines of a word nothing does."""
+    done = run_action(options, tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+    first, *received, last = done.stdout.splitlines()
+    words = ["check", "a model", "--against", "b.json", "--junit", "c.xml", *OPTIONS[options]]
+    assert received == words
+    assert first == f"::stop-commands::{last.strip(':')}"
+
+
+def test_options_of_the_action_that_are_not_closed_are_an_error(tmp_path: Path) -> None:
+    done = run_action("--prompt 'a", tmp_path)
+    assert done.returncode == 1
+    told = "error: options: No closing quotation: --prompt 'a\n       close the quotation\n"
+    assert done.stderr == told
+
+
+def run_action(options: str, folder: Path) -> Any:
+    """The last step of the action, with a program that prints what it was called with."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
-    program = tmp_path / "normprobe"
+    program = folder / "normprobe"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n')
     program.chmod(0o755)
-    words = {"MODEL": "a model", "AGAINST": "b.json", "JUNIT": "c.xml", "PATH": f"{tmp_path}:/bin"}
-    options = "--dtype float32\n  --tolerance\t0.01\n\n-n 2"
-    bash = ["/bin/bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
-    for given, told in ((options, options.split()), ("", [])):
-        done = subprocess.run(
-            [*bash, action["runs"]["steps"][-1]["run"]],
-            env=words | {"OPTIONS": given},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (3, "")
-        first, *received, last = done.stdout.splitlines()
-        assert received == ["check", "a model", "--against", "b.json", "--junit", "c.xml", *told]
-        assert first == f"::stop-commands::{last.strip(':')}"
+    (folder / "python").symlink_to(sys.executable)
+    words = {"MODEL": "a model", "AGAINST": "b.json", "JUNIT": "c.xml", "PATH": f"{folder}:/bin"}
+    return subprocess.run(
+        [
+            *("/bin/bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"),
+            action["runs"]["steps"][-1]["run"],
+        ],
+        env=words | {"OPTIONS": options},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "there", "from_index"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+)
+def test_the_action_takes_torch_for_cpus_where_there_is_no_gpu(
+    gpu: bool, there: bool, from_index: bool, tmp_path: Path
+) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    programs = {"pip": f'[ "$1" = show ] && exit {int(not there)}\necho "pip $*"'}
+    programs |= {"uname": "echo Linux", **({"nvidia-smi": "true"} if gpu else {})}
+    for name, lines in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/bash", "-eo", "pipefail", "-c", action["runs"]["steps"][-2]["run"]],
+        env={"PATH": f"{tmp_path}", "GITHUB_ACTION_PATH": "/here"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, *more = done.stdout.splitlines()
+    assert ("--index-url https://download.pytorch.org/whl/cpu" in first) == from_index
+    assert [first, *more][-1] == "pip install /here"
 
 
 def test_the_action_and_the_hook_run_the_command() -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     script = action["runs"]["steps"][-1]["run"]
-    assert "normprobe check" in script
+    assert '"normprobe", "check"' in script
     assert "${{" not in script  # inputs are no code
-    assert hook["entry"] == "normprobe check"
+    assert (hook["entry"], hook["language"]) == ("normprobe check", "system")
     assert hook["pass_filenames"] is False
 
 

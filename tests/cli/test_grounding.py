@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
+from support.flat import flat
 from typer.testing import Result
 
 from normprobe import NormprobeError, Probe, load_run
@@ -43,7 +44,7 @@ def test_before_and_after_alignment(run: Run, data: Path) -> None:
     assert first.exit_code == 0, first.output
     assert "1 bad row left out" in first.stderr
     assert "1 sample left out" in first.stdout
-    table = pd.read_csv(data.parent / "plain/grounding.csv")
+    table = flat(pd.read_csv(data.parent / "plain/grounding.csv"))
     assert table["layer"].tolist() == list(range(7))
     assert (table["samples"] == 2).all()
     assert table["cosine_gap_ci_low"].notna().all()
@@ -57,15 +58,15 @@ def test_before_and_after_alignment(run: Run, data: Path) -> None:
     assert resumed.exit_code == 0, resumed.output
     assert (data.parent / "plain/grounding.csv").read_bytes() == before
 
-    aligned = run("grounding", "--data", data, "--skip-bad", "--align", "-o", "aligned")
+    aligned = run("grounding", "--data", data, "--skip-bad", "--align", "table", "-o", "aligned")
     assert aligned.exit_code == 0, aligned.output
     assert "visual tokens aligned" in aligned.stdout
-    other = pd.read_csv(data.parent / "aligned/grounding.csv")
+    other = flat(pd.read_csv(data.parent / "aligned/grounding.csv"))
     assert (other["cosine_gap"] - table["cosine_gap"]).abs().max() > 1e-3
     compared = run("compare", "plain", "aligned", "-o", "both")
     assert compared.exit_code == 0, compared.output
     assert "score gap" in compared.stdout
-    ranking = pd.read_csv(data.parent / "both/ranking.csv")
+    ranking = flat(pd.read_csv(data.parent / "both/ranking.csv"))
     assert set(ranking["run"]) == {"unaligned", "aligned"}
     assert ranking["score_gap_ci_low"].notna().all()
 

@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from support.commands import Ended, Forked, spawned
+from support.flat import flat
 from support.loopback_hub import COMMIT
 from support.running_hub import ONLINE, Hub
 from transformers import AutoModelForImageTextToText
@@ -211,7 +212,7 @@ def test_an_aligned_checkpoint_and_an_adapter_of_a_commit(
     for source, norm in (("team/model", 7.0), ("./adapter", 3.0)):
         done = ask(hub, "interface", source, "-n", "1")
         assert done.returncode == 0, done.stderr
-        table = pd.read_csv(tmp_path / "out/interface.csv").set_index(["stage", "group"])
+        table = flat(pd.read_csv(tmp_path / "out/interface.csv")).set_index(["stage", "group"])
         behind = table.loc[("projector_output", "visual"), "norm_mean"]
         assert behind == pytest.approx(norm, rel=0.01)
     done = ask(hub, "align", "./adapter", "-n", "1")
@@ -251,7 +252,7 @@ def test_an_adapter_on_the_hub_is_merged_and_pinned(
     assert hub.weights_sent().keys() == {shard, "adapter_model.safetensors"}
     assert json.loads((tmp_path / "out/run.json").read_text())["adapter_revision"] == COMMIT
     merged = adapted.merge_and_unload().get_input_embeddings().weight.detach().double()
-    table = pd.read_csv(tmp_path / "out/embeddings.csv").set_index("rows")
+    table = flat(pd.read_csv(tmp_path / "out/embeddings.csv")).set_index("rows")
     expected = merged.norm(dim=1).mean().item()
     assert table.loc["all_rows", "norm_mean"] == pytest.approx(expected, rel=1e-6)
 

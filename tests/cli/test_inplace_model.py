@@ -15,6 +15,7 @@ import pytest
 import torch
 from cli.conftest import assert_two_lines
 from safetensors.torch import load_file
+from support.flat import flat
 from transformers import AutoModelForCausalLM
 from typer.testing import Result
 
@@ -79,7 +80,7 @@ def expected(model: Any, inputs: Mapping[str, Any]) -> dict[tuple[int, str], tup
 
 
 def assert_expected(table: pd.DataFrame, model: Any, inputs: Mapping[str, Any]) -> None:
-    rows = table.set_index(["layer", "group"])
+    rows = flat(table).set_index(["layer", "group"])
     for key, (count, mean) in expected(model, inputs).items():
         assert rows.loc[key, "tokens"] == count, key
         assert rows.loc[key, "norm_mean"] == pytest.approx(mean, rel=2e-6), key
@@ -117,7 +118,7 @@ def test_one_batch_in_python(model_and_inputs: tuple[Any, dict[str, Any]]) -> No
     run = Probe(model).layers(inputs)
     assert run.record["parts_found_by"] == "trace"
     assert_expected(run.table, model, inputs)
-    stages = probe_interface(model, inputs).set_index(["stage", "group"])
+    stages = flat(probe_interface(model, inputs)).set_index(["stage", "group"])
     # The projector sees the separators as well.
     assert stages.loc[(PROJECTOR_OUTPUT, VISUAL), "tokens"] == 2 * 6
     for name, value in before.items():
@@ -157,7 +158,7 @@ def without_processor(repository: Repository, tmp_path: Path) -> Path:
 def test_embeddings_need_no_processor(run: Run, without_processor: Path, tmp_path: Path) -> None:
     result = run("embeddings", without_processor, TRUST, "-o", "out")
     assert result.exit_code == 0, result.output
-    table = pd.read_csv(tmp_path / "out/embeddings.csv").set_index("rows")
+    table = flat(pd.read_csv(tmp_path / "out/embeddings.csv")).set_index("rows")
     weight = load_file(without_processor / "model.safetensors")["embed_tokens.weight"]
     norms = np.linalg.norm(weight.double().numpy(), axis=-1)
     assert table.loc["all_rows", "norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)

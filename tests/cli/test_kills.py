@@ -35,8 +35,7 @@ def test_of_two_processes_on_one_folder_one_wins(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("size", [1, 4, 8])
+@pytest.mark.parametrize(("size", "processes"), [(1, 2), (4, 1), (8, 2)])
 def test_a_run_that_is_killed_five_times_has_the_same_bytes(
     size: int,
     processes: int,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli.conftest import assert_same_tables, assert_two_lines
+from support.flat import flat
 from support.read_latex import read_latex
 from support.tiny_models import ALL_TYPES
 from typer.testing import Result
@@ -28,8 +29,21 @@ Run = Callable[..., Result]
 Measured = Callable[..., Path]
 
 FILES = {
-    "interface": ["interface.csv", "plots/interface.pdf", "plots/interface.png", "run.json"],
-    "layers": ["layers.csv", "plots/layers.pdf", "plots/layers.png", "run.json", "theory.csv"],
+    "interface": [
+        "interface.csv",
+        "loudest.csv",
+        "plots/interface.pdf",
+        "plots/interface.png",
+        "run.json",
+    ],
+    "layers": [
+        "layers.csv",
+        "loudest.csv",
+        "plots/layers.pdf",
+        "plots/layers.png",
+        "run.json",
+        "theory.csv",
+    ],
     "embeddings": ["embeddings.csv", "histogram.csv", "plots/embeddings.png", "tokens.csv"],
 }
 
@@ -52,7 +66,7 @@ def test_a_run_writes_its_folder(command: str, run: Run, tmp_path: Path) -> None
 
 def test_layers_tells_every_layer_and_group(measured: Measured) -> None:
     out = measured("layers", "-n", "4", "-b", "4")
-    table = pd.read_csv(out / "layers.csv")
+    table = flat(pd.read_csv(out / "layers.csv"))
     assert sorted(set(table["layer"])) == list(range(7))
     for metric in TOKEN_METRICS:
         for kind in ("mean", "std", "sample_mean", "sample_std"):
@@ -68,7 +82,7 @@ def test_layers_tells_every_layer_and_group(measured: Measured) -> None:
 
 
 def test_interface_tells_every_stage(measured: Measured) -> None:
-    table = pd.read_csv(measured("interface", "-n", "2") / "interface.csv")
+    table = flat(pd.read_csv(measured("interface", "-n", "2") / "interface.csv"))
     absent = {VISUAL_EMBEDDING_TABLE, MERGED_INPUT}  # no such table, nothing is merged
     absent |= {stage for stage in STAGES if stage.startswith("audio")}
     stages = [stage for stage in STAGES if stage not in absent]
@@ -104,10 +118,14 @@ def test_quiet_prints_the_folder_alone(words: str, run: Run) -> None:
 def test_json_holds_the_table_what_it_says_and_the_folder(run: Run, tmp_path: Path) -> None:
     result = run("layers", "-n", "1", "--format", "json", "-o", "out")
     found = json.loads(result.stdout)
-    assert list(found) == ["command", "folder", "sentence", "table"]
+    assert list(found) == ["command", "folder", "headline", "findings", "table"]
     assert found["command"] == "layers"
     assert found["folder"] == "out"
-    assert "louder than text tokens" in found["sentence"]
+    assert " x the norm of text" in found["headline"]
+    entry = next(each for each in found["findings"] if each["name"] == "norm_at_input")
+    assert [*entry] == ["name", "words", "numbers"]
+    assert set(entry["numbers"][0]) == {"of", "value", "low", "high"}
+    assert f"{entry['numbers'][0]['value']:.0f} x" in entry["words"]
     assert len(found["table"]) == len(pd.read_csv(tmp_path / "out/layers.csv"))
     assert found["table"][0]["layer"] == 0
 
@@ -128,7 +146,7 @@ def test_a_finished_run_is_shown_again(run: Run, tmp_path: Path) -> None:
         assert (tmp_path / f"out/{name}.csv").is_file()
     found = json.loads(run("show", "out", "--format", "json", "--table", "theory").stdout)
     assert (found["folder"], len(found["table"])) == ("out", len(pd.read_csv("out/theory.csv")))
-    assert "retention" in run("show", "out", "--table", "theory").stdout
+    assert "predicted" in run("show", "out", "--table", "theory").stdout
 
 
 def test_only_layers_say_something_of_the_theory(run: Run, measured: Measured) -> None:
@@ -168,12 +186,36 @@ def test_a_table_alone_in_every_format(command: tuple[str, ...], run: Run, tmp_p
         for form in ("csv", "json", "md", "tex")
     }
     table = pd.read_csv(tmp_path / f"out/{command[0]}.csv")
-    assert printed["csv"] == (tmp_path / f"out/{command[0]}.csv").read_text()
-    assert list(json.loads(printed["json"])["table"][0]) == list(table)
-    assert sum(line.startswith("|") for line in printed["md"].splitlines()) == 2 + len(table)
+    rows = json.loads(printed["json"])["table"]
+    assert (len(rows), list(rows[0])) == (len(table), list(table))
+    shown = pd.read_csv(io.StringIO(printed["csv"]))
+    if "quantity" in table:
+        assert_numbers_side_by_side(shown, table)
+    else:
+        assert printed["csv"] == (tmp_path / f"out/{command[0]}.csv").read_text()
+    lines = [line for line in printed["md"].splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(shown)
+    headers = [header.strip() for header in lines[0].replace("\\", "").strip("|").split(" | ")]
+    words = [[name.replace("_", " ") for name in names] for names in (headers, shown)]
+    assert words[0] == words[1]
     read = read_latex(printed["tex"])
-    assert read.rows[0] == list(table)
-    assert len(read.rows) == 1 + len(table)
+    assert len(read.rows) == len(shown) + (2 if command[0] == "layers" else 1)
+    for form in ("csv", "md", "tex"):
+        assert run("show", "out", "--format", form).stdout.endswith(printed[form])
+
+
+def assert_numbers_side_by_side(shown: pd.DataFrame, tidy: pd.DataFrame) -> None:
+    """A column a quantity, and a token group where rows are layers: each number as it is."""
+    across = ["group"] if {"layer", "group"} <= {*tidy} else []
+    keys = list(tidy.columns[: tidy.columns.get_loc("quantity")])
+    down = [key for key in keys if key not in across]
+    numbers = tidy.assign(header=tidy[["quantity", *across]].agg(" ".join, axis=1))
+    expected = numbers.pivot(index=down, columns="header", values="mean")
+    found = shown.set_index(down)
+    assert 0 < len(found.columns) <= 12
+    assert set(found.columns) <= set(expected.columns)
+    np.testing.assert_array_equal(found, expected.loc[found.index, found.columns])
+    assert len(found) == len(expected)
 
 
 @pytest.mark.parametrize("model", [[], ["specimen"]])
@@ -207,18 +249,16 @@ def test_inspect_reads_no_weights(run: Run, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
-def test_the_demo_ends_with_five_lines(run: Run, tmp_path: Path) -> None:
+def test_the_demo_ends_with_four_lines(run: Run, tmp_path: Path) -> None:
     result = run("demo", "-o", "demo")
     assert result.exit_code == 0, result.output
-    louder, slower, aligned, page, own = result.stdout.splitlines()
-    layers = pd.read_csv(tmp_path / "demo/layers/layers.csv").set_index(["layer", "group"])
+    told, aligned, page, own = result.stdout.splitlines()
+    layers = flat(pd.read_csv(tmp_path / "demo/layers/layers.csv")).set_index(["layer", "group"])
     mean = "norm_geometric_mean"
     ratio = layers.loc[(0, VISUAL), mean] / layers.loc[(0, TEXT), mean]
-    assert louder.startswith(f"Visual tokens enter the decoder {ratio:.0f} x [")
-    assert louder.endswith("louder than text tokens.")
-    assert slower.startswith("They turn ")
-    assert "more slowly" in slower
-    assert aligned.startswith("Made as loud as text, they turn ")
+    assert told.startswith(f"Visual tokens enter the decoder with {ratio:.0f} x the norm of text ")
+    assert "more slowly" in told
+    assert aligned.startswith("Aligned to the norm of text: Visual tokens enter ")
     assert Path(page.rpartition(": ")[2]).is_file()
     assert own.endswith("normprobe layers org/model")
     for command, files in FILES.items():
@@ -250,10 +290,10 @@ def test_several_images_a_sample(run: Run, tmp_path: Path) -> None:
     result = run("layers", "--data", "pairs", "-b", "2", "-o", "out")
     assert result.exit_code == 0, result.output
     assert "images.csv" in result.stdout
-    images = pd.read_csv(tmp_path / "out/images.csv")
+    images = flat(pd.read_csv(tmp_path / "out/images.csv"))
     assert set(images["sample_id"]) == {"prompts/animal", "prompts/person"}
     assert images.groupby(["sample_id", "image"]).size().tolist() == 4 * [7]
-    layers = pd.read_csv(tmp_path / "out/layers.csv")
+    layers = flat(pd.read_csv(tmp_path / "out/layers.csv"))
     assert "image" not in set(layers["group"])
     visual = layers[layers["group"] == "visual"].set_index("layer")
     for layer, rows in images.groupby("layer"):

@@ -20,7 +20,7 @@ Measured = Callable[..., Path]
 ONE = ("--dtype", "float32", "-n", "2", "--map", "1")
 
 
-@pytest.mark.parametrize("words", ["layers", "layers --align", "interface"])
+@pytest.mark.parametrize("words", ["layers", "layers --align table", "interface"])
 def test_means_over_a_map_are_those_of_its_sample(words: str, measured: Measured) -> None:
     run = load_run(measured(*words.split(), *ONE))
     where = "stage" if words == "interface" else "layer"
@@ -71,7 +71,9 @@ def test_a_run_that_ended_before_its_map_is_resumed(
 
 
 def test_samples_without_pictures_are_refused(run: Run) -> None:
-    assert_two_lines(run("layers", "--data", "text", "--map"), "--map", "--data text: no pictures")
+    assert_two_lines(
+        run("layers", "--data", "text", "--map", "4"), "--map", "--data text: no pictures"
+    )
 
 
 def test_a_batch_of_a_processor_is_refused() -> None:

@@ -26,7 +26,7 @@ def pictures(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("mine.csv", "image,prompt\na.png,What?\n", "mine.csv: expected .tsv"),
+        ("mine.xml", "<image>a.png</image>", "mine.xml: expected .csv"),
         ("mine.json", json.dumps([{"image": "a.png", "words": "What?"}]), "mine.json: one JSON"),
     ],
 )
@@ -50,8 +50,9 @@ def test_the_pictures_of_a_folder_have_the_prompt_that_is_given(run: Run, tmp_pa
     assert record["options"]["prompt"] == "Is it red or blue?"
     assert record["data_provenance"]["sources"][0]["prompt"] == "Is it red or blue?"
     neutral = run("interface", "--data", "pictures", "--format", "csv", "-o", "neutral")
-    asked = (tmp_path / "out/interface.csv").read_text()
-    assert asked != neutral.stdout
+    assert run("show", "out", "--format", "csv").stdout != neutral.stdout
+    texts = [(tmp_path / f"{out}/interface.csv").read_text() for out in ("out", "neutral")]
+    assert texts[0] != texts[1]
 
 
 @pytest.mark.usefixtures("pictures")

@@ -52,9 +52,9 @@ def test_a_figure_of_runs_that_exist(run: Run, tmp_path: Path, rendered: None) -
     places = dict.fromkeys((row["panel"], row["run"]) for row in rows)
     assert list(places) == [("(a) LLaVA-1.5", str(copy)), ("(d) Kimi-VL", str(hub))]
     measured = {
-        (row["layer"], row["group"]): float(row["cosine_mean"])
+        (row["layer"], row["group"]): float(row["mean"])
         for row in drawn(hub / "layers.csv")
-        if row["group"] in ("visual", "text") and row["cosine_mean"]
+        if row["group"] in ("visual", "text") and row["quantity"] == "cosine" and row["mean"]
     }
     lines = {(row["layer"], row["group"]): float(row["mean"]) for row in rows[-len(measured) :]}
     assert lines == measured
@@ -167,7 +167,8 @@ def test_what_a_figure_cannot_show_is_refused(run: Run, tmp_path: Path) -> None:
     record = json.loads((partial / "run.json").read_text())
     (partial / "run.json").write_text(json.dumps({**record, "status": "partial"}))
     assert_two_lines(run("paper", "figure3", "--from", partial), "not complete", "--resume")
-    (llava / "layers.csv").write_text("layer,group,cosine_mean\n1,visual,x\n1,text,y\n")
+    lines = ("layer,group,quantity,mean", "1,visual,cosine,x", "1,text,cosine,y", "")
+    (llava / "layers.csv").write_text("\n".join(lines))
     assert_two_lines(run("paper", "figure3", "--from", llava), str(llava), "measure again")
     mixed = run("paper", "figure3", "--from", other, "--from", f"{QWEN}={other}", "-o", "out")
     assert mixed.exit_code == 0

@@ -18,6 +18,7 @@ from cli.conftest import assert_two_lines
 from safetensors.torch import load_file
 from support.agreement import assert_agrees
 from support.commands import spawned
+from support.flat import flat
 from support.reference import layers_table, members, norm, observe_layers
 from support.remote_code import FAMILIES, plain_model
 from support.remote_code.expected import PARTS, STRUCTURAL_ROWS
@@ -69,7 +70,7 @@ def test_layers(family: str, repository: Repository, run: Run, tmp_path: Path) -
     assert structural.tolist() == [STRUCTURAL_ROWS.get(family, 0)] * 2
     assert (seen.groups == schema.VISUAL).any(axis=-1).all()
     expected = layers_table(observe_layers(seen.states, seen.groups))
-    table = pd.read_csv(tmp_path / "out/layers.csv").set_index(["layer", "group"])
+    table = flat(pd.read_csv(tmp_path / "out/layers.csv")).set_index(["layer", "group"])
     assert set(table.index) == set(expected)
     for key, row in expected.items():
         assert_agrees(table.loc[key], row, where=(family, key))
@@ -80,7 +81,7 @@ def test_interface(family: str, repository: Repository, run: Run, tmp_path: Path
     folder = repository(family)
     result = run("interface", folder, TRUST, "-n", "2", "-o", "out")
     assert result.exit_code == 0, result.output
-    table = pd.read_csv(tmp_path / "out/interface.csv").set_index(["stage", "group"])
+    table = flat(pd.read_csv(tmp_path / "out/interface.csv")).set_index(["stage", "group"])
     expected = interface_rows(family, observed(family, folder, one_by_one=True))
     stages = (
         schema.VISUAL_EMBEDDING_TABLE,
@@ -113,7 +114,7 @@ def test_embeddings(family: str, repository: Repository, run: Run, tmp_path: Pat
     folder = repository(family)
     result = run("embeddings", folder, TRUST, "-o", "out")
     assert result.exit_code == 0, result.output
-    table = pd.read_csv(tmp_path / "out/embeddings.csv").set_index(["table", "rows"])
+    table = flat(pd.read_csv(tmp_path / "out/embeddings.csv")).set_index(["table", "rows"])
     weights = load_file(folder / "model.safetensors")
     of_table = {"text": f"{PARTS[family].text_embedding}."}
     if family == "ovis2_5":  # a table for the visual vocabulary beside that of the text
@@ -122,7 +123,7 @@ def test_embeddings(family: str, repository: Repository, run: Run, tmp_path: Pat
     for name, prefix in of_table.items():
         pieces = [weights[key] for key in sorted(weights) if key.startswith(prefix)]
         norms = norm(torch.cat(pieces).double().numpy())
-        row = {"norm_mean": norms.mean(), "norm_std": norms.std(), "count": len(norms)}
+        row = {"norm_mean": norms.mean(), "norm_std": norms.std(), "tokens": len(norms)}
         assert_agrees(table.loc[(name, "all_rows")], row, where=(family, name))
 
 
@@ -130,7 +131,7 @@ def test_bare_moonvit(repository: Repository, run: Run, tmp_path: Path) -> None:
     folder = repository("moonvit")
     result = run("interface", folder, TRUST, "-n", "2", "-o", "out")
     assert result.exit_code == 0, result.output
-    (row,) = pd.read_csv(tmp_path / "out/interface.csv").to_dict("records")
+    (row,) = flat(pd.read_csv(tmp_path / "out/interface.csv")).to_dict("records")
     assert (row["stage"], row["group"]) == (schema.VISION_ENCODER, schema.VISUAL)
     assert row["tokens"] == 2 * 4 * 6  # every patch, in the groups of four that are merged later
     assert row["hidden_size"] == 24
@@ -141,7 +142,7 @@ def test_bare_moonvit(repository: Repository, run: Run, tmp_path: Path) -> None:
 def test_moonvit_gives_a_list_with_a_tensor_for_each_image(repository: Repository) -> None:
     builder = opened(repository("moonvit"))
     inputs = builder.build(list(open_data("sample", limit=2)))
-    table = probe_interface(builder.model, inputs)
+    table = flat(probe_interface(builder.model, inputs))
     assert table["tokens"].tolist() == [2 * 4 * 6]
 
 

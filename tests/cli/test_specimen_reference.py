@@ -11,6 +11,7 @@ import torch
 from support.agreement import assert_agrees
 from support.cases import Case, make_case
 from support.expected_parts import ExpectedParts
+from support.flat import flat
 from support.reference import layers_table, merged
 from support.reference_interface import interface_table, stage_rows
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -48,7 +49,7 @@ def cases(dtype: torch.dtype) -> list[Case]:
 def test_layers(dtype: str, batch_size: int, run: Callable[..., Result], tmp_path: Path) -> None:
     options = ["--dtype", dtype, "--batch-size", batch_size, "--limit", SAMPLES]
     assert run("layers", *options, "--output", "out").exit_code == 0
-    table = pd.read_csv(tmp_path / "out/layers.csv").set_index(["layer", "group"])
+    table = flat(pd.read_csv(tmp_path / "out/layers.csv")).set_index(["layer", "group"])
     expected = layers_table(merged(case.observations for case in cases(getattr(torch, dtype))))
     assert set(expected) == set(table.index)
     for key, row in expected.items():
@@ -58,7 +59,7 @@ def test_layers(dtype: str, batch_size: int, run: Callable[..., Result], tmp_pat
 def test_interface(run: Callable[..., Result], tmp_path: Path) -> None:
     options = ["--dtype", "float32", "--limit", SAMPLES]
     assert run("interface", *options, "--output", "out").exit_code == 0
-    table = pd.read_csv(tmp_path / "out/interface.csv").set_index(["stage", "group"])
+    table = flat(pd.read_csv(tmp_path / "out/interface.csv")).set_index(["stage", "group"])
     of_samples = [stage_rows(case) for case in cases(torch.float32)]
     rows = {
         key: np.concatenate([rows[key] for rows in of_samples if key in rows])
@@ -74,7 +75,7 @@ def test_embeddings(run: Callable[..., Result], tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     assert run("embeddings", "--output", "out").exit_code == 0
-    table = pd.read_csv(tmp_path / "out/embeddings.csv").set_index("rows")
+    table = flat(pd.read_csv(tmp_path / "out/embeddings.csv")).set_index("rows")
     weights = load_file(SPECIMEN_DIR / "model.safetensors")
     (name,) = (key for key in weights if key.endswith("embed_tokens.weight"))
     norms = np.linalg.norm(weights[name].double().numpy(), axis=1)
@@ -85,7 +86,7 @@ def test_embeddings(run: Callable[..., Result], tmp_path: Path) -> None:
         "tokenizer_rows": norms[vocabulary],
     }
     for scope, values in scopes.items():
-        assert table.loc[scope, "count"] == len(values)
+        assert table.loc[scope, "tokens"] == len(values)
         assert table.loc[scope, "norm_mean"] == pytest.approx(values.mean(), rel=1e-6)
         assert table.loc[scope, "norm_std"] == pytest.approx(values.std(), rel=1e-5)
     loudest = pd.read_csv(tmp_path / "out/tokens.csv").iloc[0]

@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
 from safetensors.torch import load_file
+from support.flat import flat
 from typer.testing import Result
 
 from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, VISUAL
+from normprobe.tidy import select
 
 Run = Callable[..., Result]
 Repository = Callable[[str], Path]
@@ -39,11 +41,11 @@ def test_a_trace_finds_its_parts(
     table, record = table_and_record(tmp_path / "out", command)
     assert record["parts"] == NAMES
     assert record["parts_found_by"] == "trace"
-    visual = table[table["group"] == VISUAL]
+    visual = select(table, "norm", group=VISUAL)
     if command == "layers":
         assert visual["tokens"].tolist() == [8] * 4
     else:
-        norms = visual.set_index("stage")["norm_mean"]
+        norms = visual.set_index("stage")["mean"]
         assert norms[DECODER_INPUT] == pytest.approx(norms[PROJECTOR_OUTPUT])
 
 
@@ -81,7 +83,7 @@ def test_embeddings_of_a_table_named_by_hand(
     table, record = table_and_record(tmp_path / "out", "embeddings")
     weight = load_file(folder / "model.safetensors")["lexicon.weight"]
     norms = np.linalg.norm(weight.double().numpy(), axis=-1)
-    assert table.loc[0, "norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)
+    assert flat(table).loc[0, "norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)
     assert record["weights"]["bytes"] == weight.nbytes
     assert record["parts"] == {"text_embedding": "lexicon"}
 

@@ -35,7 +35,7 @@ SAMPLES = "samples/part-00000.parquet"
         pytest.param(
             ("layers", "-n", "6", "-b", "4", "--also", "branches"), marks=pytest.mark.slow
         ),
-        pytest.param(("interface", "-n", "4", "--align"), marks=pytest.mark.slow),
+        pytest.param(("interface", "-n", "4", "--align", "table"), marks=pytest.mark.slow),
     ],
 )
 def test_a_run_measures_the_same_again(
@@ -131,6 +131,38 @@ def test_other_versions_are_told(here: Path) -> None:
     told = " ".join(result.stdout.split())
     assert "library: torch was 1.0, is 2." in told
     assert "device: device was cuda, is cpu" in told
+
+
+def test_what_made_the_pixels_is_told(here: Path) -> None:
+    """With torchvision, transformers takes another image processor, whose pixels are others."""
+    run = RunFolder.open(here / "out")
+    versions = run.record["versions"]
+    assert versions["pillow"] and "torchvision" in versions
+    assert run.record["processor"]["image_processor"].startswith("CLIPImageProcessor")
+    run.note(
+        versions=versions | {"torchvision": "0.1"},
+        processor=run.record["processor"] | {"image_processor": "OtherImageProcessor"},
+    )
+    told = " ".join(invoke("verify", "out").stdout.split())
+    assert f"library: torchvision was 0.1, is {versions['torchvision']}" in told
+    assert "library: image_processor was OtherImageProcessor, is CLIPImageProcessor" in told
+
+
+def test_another_image_processor_makes_other_pixels_of_the_same_picture(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.clip import image_processing_pil_clip as clip
+
+    monkeypatch.setattr(clip.CLIPImageProcessorPil, "resample", 0)  # nearest, not bicubic
+    real = clip.CLIPImageProcessorPil.preprocess
+    monkeypatch.setattr(
+        clip.CLIPImageProcessorPil,
+        "preprocess",
+        lambda self, *given, **named: real(self, *given, **{**named, "resample": 0}),
+    )
+    told = differs()
+    assert "Changed since: data: the processed picture of prompts/1 is another one" in told
+    assert "the picture of prompts/1 is another one" not in told
 
 
 def test_batches_of_several_sizes_are_told(here: Path) -> None:

@@ -90,7 +90,7 @@ def test_unknown_names_and_formats_are_refused(tmp_path):
     with pytest.raises(NormprobeError, match="no data file found"):
         open_data(str(tmp_path))
     (tmp_path / "data.xlsx").write_bytes(b"")
-    with pytest.raises(NormprobeError, match=r"data\.xlsx: expected \.tsv"):
+    with pytest.raises(NormprobeError, match=r"data\.xlsx: expected \.csv"):
         open_data(str(tmp_path / "data.xlsx"))
 
 

@@ -43,6 +43,36 @@ def test_text_that_is_not_there_or_empty(tmp_path):
         open_data(f"text:{tmp_path}/empty.txt")
 
 
+@pytest.mark.parametrize("form", ["jsonl", "json", "csv"])
+def test_a_prompt_may_be_called_a_question(tmp_path, red_png, form):
+    (tmp_path / "red.png").write_bytes(red_png)
+    rows = [
+        {"image": "red.png", "question": "Is it red, or not?"},
+        {"image": "", "question": "Why?"},
+    ]
+    path = tmp_path / f"mine.{form}"
+    texts = {
+        "jsonl": "\n".join(map(json.dumps, rows)),
+        "json": json.dumps(rows),
+        "csv": 'image,question\nred.png,"Is it red, or not?"\n,Why?\n',
+    }
+    path.write_text(texts[form], encoding="utf-8")
+    first, second = open_data(str(path))
+    assert (first.prompt, second.prompt) == ("Is it red, or not?", "Why?")
+    assert first.image.size == Image.open(tmp_path / "red.png").size and second.image is None
+
+
+def test_a_csv_names_its_columns_as_a_tsv_does(tmp_path, red_png):
+    (tmp_path / "red.png").write_bytes(red_png)
+    path = tmp_path / "mine.csv"
+    path.write_text("id,image,prompt\na,red.png,Red?\nb,red.png,Blue?,odd\n", encoding="utf-8")
+    with pytest.raises(NormprobeError, match="expected 3 columns, received 4"):
+        list(open_data(str(path)))
+    path.write_text("id,image,prompt\na,red.png,Red?\n", encoding="utf-8")
+    (sample,) = open_data(str(path))
+    assert (sample.id, sample.prompt) == ("prompts/a", "Red?")
+
+
 def test_prompts_with_images_or_without(tmp_path, red_png):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/red.png").write_bytes(red_png)
@@ -83,7 +113,10 @@ def test_prompts_with_images_or_without(tmp_path, red_png):
         ({"answer": 3}, Answer("3")),
         ({"answer": "B", "options": ["A", "B"]}, Answer("B", ("A", "B"))),
         ({"answer": 2, "options": [1, 2]}, Answer("2", ("1", "2"))),
-        ({"answer": "cup", "options": ["A", "B"]}, Answer("cup")),  # it is none of them
+        (
+            {"answer": "cup", "options": ["A", "B"]},
+            Answer("cup", ("A", "B")),
+        ),  # refused where asked
         ({"answer": "B", "options": "A, B"}, Answer("B")),
         ({"answer": ""}, None),
         ({"answer": ["cup", "mug"]}, None),

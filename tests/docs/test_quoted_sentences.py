@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 from support.documents import blocks, is_notebook, name, pages
-from support.sentence_check import claims_of, complaints
+from support.sentence_check import complaints, of_line
 
 #: A number with its bracket, as verdicts print it.
 _BRACKETED = re.compile(r"\d (?:x|%) \[")
@@ -19,9 +19,12 @@ def test_quotes(page: Path) -> None:
     text = re.sub(r"^(```.*|<!--.*-->)$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = []
     for paragraph in re.split(r"\n\s*\n", text):
+        if "\n- [ ]: " in paragraph:  # a verdict, its lines broken
+            found += complaints(re.sub(r"\n(?!- )\s*", " ", paragraph))
+            continue
         on_one_line = " ".join(paragraph.replace('"', "").split())
         if _BRACKETED.search(on_one_line):
-            found += complaints(on_one_line)
+            found += of_line(on_one_line)
     assert not found, "\n".join(found)
 
 
@@ -36,7 +39,7 @@ def test_notebooks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for block in blocks(page):
             if block.language == "{code-cell}":
                 exec(compile(_code(block.text), name(page), "exec"), names)
-    verdicts = [line for line in printed.getvalue().splitlines() if claims_of(line)]
+    verdicts = re.findall(r"^.+\n(?:- .+\n)+", printed.getvalue(), flags=re.MULTILINE)
     found = [complaint for verdict in verdicts for complaint in complaints(verdict)]
     assert not found, "\n".join([*found, *verdicts])
     text = page.read_text(encoding="utf-8")

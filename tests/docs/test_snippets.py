@@ -31,7 +31,7 @@ STAND_INS = {
     "--data mmbench": "--data sample -n 2",
 }
 #: What a block says, and nobody runs.
-SHOWN = {"text", "bibtex", "{toctree}", "{commands}", "{eval-rst}"}
+SHOWN = {"text", "bibtex", "r", "toml", "{toctree}", "{commands}", "{eval-rst}"}
 DRAWN = "{drawn}"  # the build of the documentation runs it
 PARSED_ONLY, FILE = "parsed only", "file"
 PAGES = [page for page in pages() if not is_notebook(page)]
@@ -156,7 +156,7 @@ def _check(words: list[str]) -> None:
         if ">" in arguments:
             arguments = arguments[: arguments.index(">")]
         found = _APPLICATION.commands[command]  # type: ignore[attr-defined]
-        found.make_parser(typer.Context(found)).parse_args(found.spelled_out(arguments))
+        found.make_parser(typer.Context(found)).parse_args(arguments)
     elif program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), words

@@ -87,9 +87,12 @@ def test_more_images_and_fewer_layers_find_smaller_effects() -> None:
 def test_the_documentation_has_every_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
     tables = dict(re.findall(r"<!-- (\w+) -->\n(.*?)\n<!-- /\1 -->", page, re.DOTALL))
+    of_effects = ("effects", "nulls")  # of experiments.effects
     assert set(tables) == {
-        *("headline", "coverage", "methods", "ranks", "alarms", "compared", "power", "planner")
+        *("headline", "coverage", "methods", "ranks", "alarms", "compared", "power", "planner"),
+        *of_effects,
     }
+    assert all(f"| {kind} |" in tables["nulls"] for kind in ("normal", "skewed"))
     for world in WORLDS:
         for quantity in QUANTITIES.values():
             assert f"| {world} | {quantity} |" in tables["coverage"]

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.flat import flat
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from transformers import AutoModelForImageTextToText
@@ -48,6 +49,7 @@ def on_cpu() -> dict[str, pd.DataFrame]:
 
 
 def assert_close(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float) -> None:
+    found, expected = flat(found), flat(expected)
     columns = ["group", "tokens", "samples"]
     pd.testing.assert_frame_equal(found[columns], expected[columns])
     np.testing.assert_allclose(found["norm_mean"], expected["norm_mean"], rtol=tolerance)

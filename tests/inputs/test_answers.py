@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from normprobe.data.sample import Answer, Sample
+from normprobe.errors import NormprobeError
 from normprobe.inputs.answers import AnswerTokens, answer_tokens, with_tokens
 from normprobe.inputs.builder import InputBuilder
 
@@ -104,6 +105,14 @@ def test_options_are_told_apart_by_the_first_token_that_differs(builder, templat
 def test_options_that_no_one_token_tells_apart(builder, options):
     sample = asked(options[0], *options)
     assert answer_tokens(builder, sample, sample.answer).options == ()
+
+
+@pytest.mark.parametrize("options", [("A", "B"), ("cup",), ("Cup", "mug")])
+def test_an_answer_that_is_none_of_several_options_is_refused(builder, options):
+    """It would be scored by other rules than those that the row asks for."""
+    sample = Sample("s/1", "What is it?")
+    with pytest.raises(NormprobeError, match="s/1: the answer 'cup' is none of several options"):
+        answer_tokens(builder, sample, Answer("cup", options))
 
 
 @pytest.mark.parametrize("right", [0, 1])

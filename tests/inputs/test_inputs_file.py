@@ -8,6 +8,7 @@ from support.commands import invoke
 
 from normprobe import NormprobeError, Probe, load_run
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
+from normprobe.tidy import select
 
 #: For the miniature `unseen`: its processor is not used at all, and half of the image is said to be
 #: structural.
@@ -97,7 +98,7 @@ def test_every_function_of_a_file_is_used(repository, write, tmp_path, monkeypat
     result = invoke("layers", model, *options)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "setup").exists()
-    rows = load_run("out").table.query("layer == 1").set_index("group")
+    rows = select(load_run("out").table, "norm", layer=1).set_index("group")
     assert rows.loc[["visual", "structural"], "tokens"].tolist() == [3 * 3, 3 * 1]
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["inputs_file"] == {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from support.flat import flat
 from support.processors import make_processor
 from support.processors.media import MEDIA, WITHOUT
 from support.processors.with_torchvision import WITH_TORCHVISION
@@ -23,6 +24,7 @@ from normprobe.data.media import Audio
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
+from normprobe.tidy import select
 from normprobe.versions import is_line_5
 
 pytestmark = pytest.mark.skipif(not is_line_5(), reason="processors are those of transformers 5")
@@ -114,7 +116,7 @@ def test_groups_are_the_placeholders_that_were_written(model_type: str, mixed: A
         samples = [mixed[name] for name in names]
         inputs = builder.build(samples)
         rows = probe_layers(model, inputs_for(model, inputs), special_token_ids=special)
-        found = Counter(rows[rows["layer"] == 0].set_index("group")["tokens"].to_dict())
+        found = Counter(select(rows, "norm", layer=0).set_index("group")["tokens"].to_dict())
         found["image"] = found["visual"] - found["video"] + found.pop("structural", 0)
         del found["non_visual"], found["visual"]  # a learned newline has its placeholder
         assert +found == by_hand(model_type, inputs, samples, special), names
@@ -205,7 +207,7 @@ def test_states_of_sounds_are_those_of_their_modules(model_type: str, mixed: Any
     torch.manual_seed(0)  # VibeVoice adds noise
     states = states_of_sounds(model_type, model, inputs)
     torch.manual_seed(0)
-    rows = probe_interface(model, inputs, special_token_ids=builder.special_token_ids)
+    rows = flat(probe_interface(model, inputs, special_token_ids=builder.special_token_ids))
     rows = rows[rows["group"] == "audio"].set_index("stage").drop("decoder_input")
     assert set(rows.index) == set(states)
     for name, state in states.items():
@@ -228,7 +230,7 @@ def test_images_and_videos_of_one_tensor_are_visual_together(mixed: Any) -> None
     handle = model.model.multi_modal_projector.register_forward_hook(
         lambda _, args, output: found.append(output)
     )
-    rows = probe_interface(model, inputs_for(model, inputs))
+    rows = flat(probe_interface(model, inputs_for(model, inputs)))
     handle.remove()
     norms = np.linalg.norm(found[-1].double().numpy(), axis=-1)
     rows = rows.set_index(["stage", "group"])

@@ -47,7 +47,7 @@ def made(lengths):
 
 
 def assert_same(batch, other):
-    assert batch.image_hashes == other.image_hashes
+    assert batch.digests == other.digests
     assert all(torch.equal(batch.inputs[name], other.inputs[name]) for name in batch.inputs)
 
 
@@ -56,12 +56,12 @@ def test_inputs_are_those_that_are_made_here(builder, batch_size):
     data = open_data("sample", limit=7)
     seen = []
     for batch in prefetched(data, builder, batch_size):
-        ids = list(batch.image_hashes)
+        ids = batch.sample_ids
         samples = {sample.id: sample for sample in data}
         expected = builder.build([samples[sample_id] for sample_id in ids])
         assert set(batch.inputs) == set(expected)
         assert all(torch.equal(batch.inputs[name], expected[name]) for name in expected)
-        for sample_id, image_hash in batch.image_hashes.items():
+        for sample_id, image_hash in batch.digests["image_hash"].items():
             assert samples[sample_id].image_hash == image_hash
         seen += ids
     assert sorted(seen) == sorted(data.ids)
@@ -71,7 +71,7 @@ def test_inputs_are_those_that_are_made_here(builder, batch_size):
 def prompt_hashes(data, builder, batch_size):
     hashes = {}
     for batch in prefetched(data, builder, batch_size, workers=0):
-        hashes |= batch.prompt_hashes
+        hashes |= batch.digests["prompt_hash"]
     return hashes
 
 
@@ -119,16 +119,14 @@ def test_as_many_processes_make_inputs_as_are_asked_for(builder, tmp_path, worke
         return "Is it?", (picture(number),)
 
     data = data_of(load, 12)
-    ids = [list(batch.image_hashes) for batch in prefetched(data, builder, 1, workers=workers)]
+    ids = [batch.sample_ids for batch in prefetched(data, builder, 1, workers=workers)]
     assert ids == [[sample_id] for sample_id in data.ids]
     assert len(list(tmp_path.iterdir())) == workers
 
 
 def test_the_order_is_always_the_same(builder):
     first, second = (list(prefetched(made([9, 1] * 20), builder, 4)) for _ in range(2))
-    assert [list(batch.image_hashes) for batch in first] == [
-        list(batch.image_hashes) for batch in second
-    ]
+    assert [batch.sample_ids for batch in first] == [batch.sample_ids for batch in second]
 
 
 def test_samples_of_about_the_same_length_go_together(builder):
@@ -243,7 +241,7 @@ def test_the_error_of_a_worker_arrives_whole(builder):
 
     arriving = prefetched(data_of(load, 6), builder, 1)
     for number in range(3):
-        assert list(next(arriving).image_hashes) == [f"made/{number}"]
+        assert next(arriving).sample_ids == [f"made/{number}"]
     with pytest.raises(NormprobeError) as caught:
         next(arriving)
     assert (caught.value.problem, caught.value.remedy) == ("row 3 is bad", "mend it")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.flat import flat
 from support.processors import make_checkpoint, make_processor
 from transformers.utils import is_torchvision_available
 
@@ -154,8 +155,9 @@ def test_a_run_records_the_frames_and_does_not_depend_on_batches(tmp_path: Path)
         assert run.record["media"] == ["image", "clip", "sound"]
         assert any("speak of images, clips, sounds like" in each for each in run.record["warnings"])
     keys = ["layer", "group"]
-    beside = one.table.merge(five.table, on=keys, suffixes=("", "_five"))
-    assert len(beside) == len(one.table) == len(five.table)
+    of_one, of_five = flat(one.table), flat(five.table)
+    beside = of_one.merge(of_five, on=keys, suffixes=("", "_five"))
+    assert len(beside) == len(of_one) == len(of_five)
     assert (beside["tokens"] == beside["tokens_five"]).all()
     assert beside["norm_mean"].to_numpy() == pytest.approx(beside["norm_mean_five"], rel=1e-5)
     text_alone = probe.layers("text", limit=2)

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 from support import made_tables
+from support.flat import tidied
 
 from normprobe import Run, compare
 from normprobe.runs.run_folder import RunStore
+from normprobe.tidy import INTERVAL, select
 
 INTERFACE, ATTENTION = made_tables.interface(), made_tables.attention(layers=3)
 EMBEDDINGS, GROUNDING = made_tables.embeddings("text", "visual"), made_tables.grounding()
@@ -19,7 +21,7 @@ def run(command: str, name: str, table: pd.DataFrame, picture: str = "p", **more
     store = RunStore(
         {"command": command, "model": name, "data": "x", "image_hashes": {"x": picture}}
     )
-    store.write_table(command, table)
+    store.write_table(command, tidied(command, table))
     for other, rows in more.items():
         store.write_table(other, rows)
     store.write_image("image", Image.new("RGB", (60, 40)))
@@ -84,24 +86,27 @@ def test_the_larger_disparity_ranks_first(
     command: str, small: pd.DataFrame, large: pd.DataFrame, expected: dict[str, float]
 ) -> None:
     ranking = compare([run(command, "small", small), run(command, "large", large)]).table
-    first = ranking.iloc[0]
-    assert first["run"] == "large"
+    assert ranking["run"].iloc[0] == "large"
+    first = ranking[ranking["run"] == "large"].set_index("quantity")["mean"]
     assert first[list(expected)].to_dict() == pytest.approx(expected)
-    assert ranking.filter(like="_ci_").isna().all().all()  # no sample rows, no intervals
+    measured = ranking[~ranking["quantity"].isin(["rank", "inertia_rank"])]
+    assert measured[[*INTERVAL]].isna().all(axis=None)  # no sample rows, no intervals
 
 
 def test_intervals_of_the_interface_are_those_of_its_table() -> None:
     ends = {f"geometric_ratio_to_prompt_ci_{end}": at for end, at in (("low", 2.5), ("high", 3.5))}
     runs = [run("interface", name, INTERFACE.assign(**ends)) for name in "ab"]
-    first = compare(runs).table.iloc[0]
-    assert (first["disparity_input_ci_low"], first["disparity_input_ci_high"]) == (2.5, 3.5)
-    assert np.isnan(first["text_norm_ci_low"])
+    first = compare(runs).table.query("run == 'a'").set_index("quantity")
+    assert first.loc["disparity_input", [*INTERVAL]].tolist() == [2.5, 3.5]
+    assert np.isnan(first.loc["text_norm", "low"])
 
 
 def test_a_run_without_scores_has_no_rank() -> None:
     runs = [run("grounding", "a", GROUNDING.assign(score_gap=np.nan))]
-    last = compare([*runs, run("grounding", "b", GROUNDING)]).table.iloc[1]
-    assert last["run"] == "a" and pd.isna(last["rank"])
+    found = compare([*runs, run("grounding", "b", GROUNDING)]).table
+    assert found["run"].unique().tolist() == ["b", "a"]
+    last = found[found["run"] == "a"].set_index("quantity")["mean"]
+    assert pd.isna(last["rank"])
     assert last["cosine_gap"] > 0
 
 
@@ -134,18 +139,22 @@ def test_maps_of_other_pictures_or_none_are_not_paired(picture: str, maps: bool)
 def test_visual_states_beside_the_sequence_are_another_number() -> None:
     beside = INTERFACE[(INTERFACE["stage"] != "decoder_input") | (INTERFACE["group"] != "visual")]
     found = compare([run("interface", "a", INTERFACE), run("interface", "b", beside)]).table
-    assert found["run"].tolist() == ["a", "b"]
-    assert found[["disparity_input", "attended_ratio"]].isna().to_numpy().tolist() == [
-        [False, True],
-        [True, False],
-    ]
+    assert found["run"].unique().tolist() == ["a", "b"]
+    disparity, attended = (
+        select(found, name)["mean"].tolist() for name in ("disparity_input", "attended_ratio")
+    )
+    assert np.isnan([disparity, attended]).tolist() == [[False, True], [True, False]]
     states = INTERFACE.query("stage == 'projector_output' and group == 'visual'")
-    assert found["attended_ratio"][1] == states["geometric_ratio_to_prompt"].item()
+    assert attended[1] == states["geometric_ratio_to_prompt"].item()
     layers = made_tables.layers()
     beside = layers[(layers["group"] != "visual") | (layers["layer"] == 0)]
     found = compare([run("layers", "a", layers), run("layers", "b", beside)]).table
-    assert found["attended_ratio"][1] == found["disparity_input"][0]
-    assert np.isnan(found["disparity_input"][1]) and pd.isna(found["rank"][1])
+    disparity, attended, rank = (
+        select(found, name)["mean"].tolist()
+        for name in ("disparity_input", "attended_ratio", "rank")
+    )
+    assert attended[1] == disparity[0]
+    assert np.isnan(disparity[1]) and np.isnan(rank[1])
 
 
 def test_maps_of_steps_out_of_order_keep_their_labels() -> None:

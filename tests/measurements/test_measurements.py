@@ -1,20 +1,28 @@
-"""The registry: every name has a folder, and every folder has what it must offer."""
+"""Every measurement: what it must offer, and that naming it loads nothing."""
 
 import inspect
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from normprobe.measurements import NAMES, Measurement, measurement, measurements
+from normprobe.measurements import compared_by, measurement, measurements, over_samples
+from normprobe.measurements.measurement import Measurement
 from normprobe.report.figures.draw import Drawing
+from normprobe.report.ranking import measures_table
+from normprobe.report.ratio_words import Estimate
 from normprobe.runs.run_folder import RunStore
 
-OVER_SAMPLES = [offered.name for offered in measurements() if offered.over_samples]
-COMPARED = [offered.name for offered in measurements() if offered.has("compared")]
-WITH_FIGURES = [offered.name for offered in measurements() if offered.has("figures")]
+NAMES = [*measurements()]
+COMPARED = [name for name, offered in measurements().items() if offered.compared]
+WITH_FIGURES = [
+    name
+    for name, offered in measurements().items()
+    if offered.figures or hasattr(offered.shown, "drawings")
+]
 RUN = RunStore({})
 
 
@@ -25,7 +33,7 @@ def parameters(function) -> list[str]:
 def test_naming_them_loads_nothing_heavy() -> None:
     code = (
         "import sys; from normprobe.measurements import measurements;"
-        "found = [(m.summary, m.needs, m.published, m.has('compared')) for m in measurements()];"
+        "found = [(m.name, m.needs, m.published) for m in measurements().values()];"
         "heavy = ('torch', 'transformers', 'pandas', 'numpy', 'matplotlib', 'rich');"
         "print(len(found), [name for name in heavy if name in sys.modules])"
     )
@@ -36,12 +44,7 @@ def test_naming_them_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_is_that_of_its_folder(name: str) -> None:
     assert measurement(name).name == name
-    assert measurement(name) is measurement(name)
-
-
-def test_they_stand_in_their_order() -> None:
-    assert [offered.name for offered in measurements()] == list(NAMES)
-    assert len(set(NAMES)) == len(NAMES)
+    assert type(measurement(name)).__module__.rpartition(".")[2] == name
 
 
 @pytest.mark.parametrize("name", ["", "inspect", "figures", "no_such_thing", "../runs"])
@@ -50,49 +53,37 @@ def test_other_names_are_unknown(name: str) -> None:
         measurement(name)
 
 
-def test_every_folder_that_declares_a_measurement_is_named() -> None:
-    folders = [folder for folder in files("normprobe.measurements").iterdir() if folder.is_dir()]
+def test_every_folder_of_the_core_that_has_one_is_named() -> None:
+    inits = Path(str(files("normprobe.measurements"))).rglob("*/__init__.py")
     declared = {
-        folder.name
-        for folder in folders
-        if (folder / "__init__.py").is_file()
-        and "MEASUREMENT =" in (folder / "__init__.py").read_text(encoding="utf-8")
+        init.parent.name for init in inits if "Measurement):" in init.read_text(encoding="utf-8")
     }
-    assert declared == set(NAMES)
+    core = {n for n in NAMES if type(measurement(n)).__module__.startswith("normprobe.meas")}
+    assert declared == core
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_folder_has_a_measure_and_shows_a_run(name: str) -> None:
+def test_every_measurement_shows_a_run(name: str) -> None:
     offered = measurement(name)
-    assert offered.module("measure")
-    shown = offered.module("shown")
-    assert parameters(shown.show) == ["run", "console"]
-    if offered.has("words"):
-        assert parameters(offered.module("words").verdict) == ["run"]
-    for part in ("section", "headline", "lead"):
+    offered.require_whole()
+    shown = offered.shown
+    assert shown is not None or type(offered).show is not Measurement.show
+    assert parameters((shown or offered).show) == ["run", "console"]
+    if offered.words is not None:
+        assert parameters(offered.words.verdict) == ["run"]
+    for part in ("section", "lead", "verdict", "drawings"):
         if hasattr(shown, part):
-            assert parameters(getattr(shown, part)) == ["run"]
+            assert [name.lstrip("_") for name in parameters(getattr(shown, part))] == ["run"]
     # Without a section its tables are added to the page as they are.
-    assert (offered.main_table in offered.shown) == hasattr(shown, "section")
+    assert (offered.main_table in offered.section_tables) == hasattr(shown, "section")
 
 
-@pytest.mark.parametrize("name", OVER_SAMPLES)
-def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -> None:
-    offered = measurement(name)
-    if offered.reads_samples:
-        named = ["names"] if offered.intervenes else []
-        assert parameters(offered.module("measure").observer) == ["model", "builder", *named]
-    else:
-        watched = ["watchers"] if offered.watchers else []
-        assert parameters(offered.module("measure").observe) == ["model", "inputs", *watched]
-    assert parameters(offered.module("measure").rows) == ["seen", "sample_ids"]
-    intervals = ["intervals"] if offered.theory else []  # those without which training goes on
-    assert parameters(offered.tables) == ["rows", "model", *intervals]
+@pytest.mark.parametrize("name", over_samples())
+def test_a_measurement_over_samples_has_a_help_text(name: str) -> None:
+    offered = over_samples()[name]
     assert offered.summary
     assert offered.needs is not None
-    assert offered.has("norm_map") == offered.maps
-    if offered.maps:
-        assert parameters(offered.module("norm_map").norm_map) == ["model", "picture"]
+    assert offered.options <= {"map", "also", "by", "do", "theory", "tower"}
 
 
 def assert_takes_its_tables(drawing: Drawing) -> None:
@@ -105,12 +96,15 @@ def assert_takes_its_tables(drawing: Drawing) -> None:
 def test_figures_name_their_tables_and_take_them(name: str) -> None:
     offered = measurement(name)
     run = RunStore({"compared": "layers"})
+    numbers = {"disparity_input": Estimate(1.0), "inertia_gap": Estimate(1.0)}
     for table, label in (("compare", "run"), ("survey", "model")):
-        row = {label: "one", "status": "complete", "disparity_input": 1.0, "inertia_gap": 1.0}
-        run.write_table(table, pd.DataFrame([row]))
+        run.write_table(table, measures_table(pd.DataFrame({label: ["one"]}), [numbers]))
+    run.write_table("models", pd.DataFrame({"model": ["one"], "status": "complete"}))
     drawings = offered.drawings(run)
-    assert len({drawing.name for drawing in drawings}) == len(drawings)
-    assert {"norm_map", "loudest"} <= {drawing.name for drawing in drawings} or not offered.maps
+    names = {drawing.name for drawing in drawings}
+    assert len(names) == len(drawings)
+    lays_maps = "map" in getattr(offered, "options", ())
+    assert {"norm_map", "loudest"} <= names or not lays_maps
     assert drawings[0].tables[0] == ("compare" if name == "compare" else offered.main_table)
     for drawing in drawings:
         assert_takes_its_tables(drawing)
@@ -121,8 +115,9 @@ def test_figures_name_their_tables_and_take_them(name: str) -> None:
 def test_what_can_be_compared_has_measures_headers_and_figures(
     name: str, columns: list[str]
 ) -> None:
-    compared = measurement(name).module("compared")
-    assert parameters(compared.measures) == [measurement(name).main_table, "rows"]
+    compared = compared_by(name)
+    table, rows = parameters(compared.measures)
+    assert (table, rows.lstrip("_")) == (measurement(name).main_table, "rows")
     assert isinstance(compared.ROW_COLUMNS, tuple)
     assert compared.COLUMNS
     assert all(isinstance(note, str) for note in compared.NOTES)
@@ -137,9 +132,14 @@ def test_what_can_be_compared_has_measures_headers_and_figures(
         assert_takes_its_tables(drawing)
 
 
+def test_what_cannot_be_compared_says_so() -> None:
+    with pytest.raises(LookupError, match="runs of align are not compared"):
+        compared_by("align")
+
+
 def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
     align = measurement("align")
-    assert align.verdict(RUN) == ""
+    assert not align.said(RUN)
     assert align.section(RUN) == []
     assert align.drawings(RUN) == []
 
@@ -147,4 +147,4 @@ def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
 def test_the_main_table_has_the_name_of_the_measurement_unless_said() -> None:
     assert measurement("layers").main_table == "layers"
     assert measurement("compare").main_table == "ranking"
-    assert Measurement(name="any").main_table == "any"
+    assert Measurement("any").main_table == "any"

@@ -1,30 +1,48 @@
-"""A new measurement is two files of one folder and one registered name, and nothing else."""
+"""A new measurement of the core is a folder of two files and its class in ``CORE``."""
 
 import json
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pandas as pd
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from normprobe import Probe, load_run, measurements
 from normprobe.cli.app import app
 from normprobe.cli.measure import command_of
+from normprobe.measurements.measurement import SampleMeasurement
 from normprobe.run import page_of
 
 #: The throw-away measurement: how many tokens of each group the prompts have.
 FOLDER = {
     "__init__": """
-        from normprobe.measurements import Measurement
+        from normprobe.measurements.measurement import SampleMeasurement
         from normprobe.model.load.required_tensors import before_the_decoder
 
-        MEASUREMENT = Measurement(
-            name="lengths",
-            summary="How many tokens of each group a prompt has.",
-            needs=before_the_decoder,
-            over_samples=True,
-            batches=True,
-        )
+        class Lengths(SampleMeasurement):
+            name = "lengths"
+            summary = "How many tokens of each group a prompt has."
+            batches = True
+
+            @property
+            def needs(self):
+                return before_the_decoder
+
+            def observe(self, model, inputs):
+                from lengths.measure import observe
+
+                return observe(model, inputs)
+
+            def rows(self, seen, sample_ids):
+                from lengths.measure import rows
+
+                return rows(seen, sample_ids)
+
+            def tables(self, rows, model):
+                return {"lengths": rows.groupby("group")["tokens"].mean().reset_index()}
         """,
     "measure": """
         import pandas as pd
@@ -43,13 +61,30 @@ FOLDER = {
                 for name, row in zip(names, groups, strict=True)
                 for code, group in enumerate(TOKEN_GROUPS)
             )
-
-        def tables(rows, model):
-            return {"lengths": rows.groupby("group")["tokens"].mean().reset_index()}
         """,
 }
 #: What it may have besides: sentences, and looks of its own.
 MORE = {
+    "__init__": FOLDER["__init__"]
+    + """
+            @property
+            def words(self):
+                from lengths import words
+
+                return words
+
+            @property
+            def shown(self):
+                from lengths import shown
+
+                return shown
+
+            @property
+            def figures(self):
+                from lengths import figures
+
+                return figures
+        """,
     "shown": """
         def show(run, console):
             console.print(run.table("lengths").to_string())
@@ -76,35 +111,39 @@ MORE = {
 @pytest.fixture(params=[FOLDER, FOLDER | MORE], ids=["short", "long"])
 def lengths(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> measurements.Measurement:
-    """The folder on the package's path, and its name in the registry."""
-    from textwrap import dedent
-
+) -> SampleMeasurement:
+    """The folder on the path, and its class among those of the core."""
     for name, text in request.param.items():
         file = tmp_path / "lengths" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(dedent(text), encoding="utf-8")
-    monkeypatch.setattr(
-        measurements, "__path__", [*measurements.__path__, str(tmp_path)], raising=True
-    )
-    monkeypatch.setattr(measurements, "NAMES", (*measurements.NAMES, "lengths"))
-    return measurements.measurement("lengths")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lengths"]:
+        monkeypatch.delitem(sys.modules, name)
+    import lengths
+
+    offered: SampleMeasurement = lengths.Lengths()
+    known = {**measurements.measurements(), "lengths": offered}
+    monkeypatch.setattr(measurements, "measurements", lambda: known)
+    for module in ("normprobe.probe", "normprobe.run", "normprobe.pipeline"):
+        for name in ("measurements", "over_samples"):
+            if hasattr(sys.modules[module], name):
+                monkeypatch.setattr(f"{module}.{name}", getattr(measurements, name))
+    return offered
 
 
-def test_it_measures_in_python(lengths: measurements.Measurement) -> None:
+def test_it_measures_in_python(lengths: SampleMeasurement) -> None:
     run = Probe("specimen").measure("lengths", "sample", limit=3, batch_size=2)
     assert run.table.set_index("group").loc["visual", "tokens"] == 64
     assert run.samples["sample_id"].nunique() == 3
-    has_more = lengths.has("figures")
+    has_more = lengths.figures is not None
     assert list(run.figures()) == ["lengths"] * has_more
-    assert run.verdict == "Prompts have tokens." * has_more
+    assert run.verdict.headline == "Prompts have tokens." * has_more
 
 
 def test_it_is_a_command_with_a_folder_resuming_and_a_page(
-    lengths: measurements.Measurement, tmp_path: Path
+    lengths: SampleMeasurement, tmp_path: Path
 ) -> None:
-    import typer
-
     application = typer.Typer()
     application.command("lengths")(command_of(lengths))
     application.command("other")(lambda: None)
@@ -114,7 +153,7 @@ def test_it_is_a_command_with_a_folder_resuming_and_a_page(
     assert "visual" in result.stdout
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["status"] == "complete"
-    assert (tmp_path / "out/plots/lengths.png").is_file() == lengths.has("figures")
+    assert (tmp_path / "out/plots/lengths.png").is_file() == (lengths.figures is not None)
     before = pd.read_csv(tmp_path / "out/lengths.csv")
     assert CliRunner().invoke(application, [*words, "--resume"]).exit_code == 0
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out/lengths.csv"), before)
@@ -122,5 +161,5 @@ def test_it_is_a_command_with_a_folder_resuming_and_a_page(
 
 
 def test_it_leaves_no_trace() -> None:
-    assert "lengths" not in measurements.NAMES
+    assert "lengths" not in measurements.measurements()
     assert "lengths" not in {command.name for command in app.registered_commands}

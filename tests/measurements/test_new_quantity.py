@@ -8,6 +8,7 @@ from support.printed import printed
 from support.read_page import drawn
 
 from normprobe import Probe, Run, compare, load_run
+from normprobe.tidy import ESTIMATES, select
 
 #: The throw-away number, whole.
 FILES = {
@@ -34,10 +35,10 @@ def measured(folder: Path, batch_size: int) -> Run:
 @pytest.mark.usefixtures("unrendered")
 def test_it_has_columns_intervals_a_table_a_figure_a_chart_and_is_compared(tmp_path: Path) -> None:
     run, other = measured(tmp_path, 1), measured(tmp_path, 2)
-    table = run.table.set_index(["layer", "group"])
-    assert table["sparsity_mean"].between(0, 1).all()
-    low, high = table["sparsity_mean_ci_low"], table["sparsity_mean_ci_high"]
-    assert (low <= table["sparsity_mean"]).all() and (table["sparsity_mean"] <= high).all()
+    table = select(run.table, "sparsity").set_index(["layer", "group"])
+    assert len(table) == len(select(run.table, "norm"))
+    assert table["mean"].between(0, 1).all()
+    assert (table["low"] <= table["mean"]).all() and (table["mean"] <= table["high"]).all()
     assert "hare of dimensions near zero" in " ".join(printed(run.show).split())
     assert "own" in run.figures()
     series = [
@@ -49,10 +50,16 @@ def test_it_has_columns_intervals_a_table_a_figure_a_chart_and_is_compared(tmp_p
         for line in chart["series"]
         if line["name"] == "visual"
     ]
-    visual = table.xs("visual", level="group")["sparsity_mean"]
+    visual = table.xs("visual", level="group")["mean"]
     np.testing.assert_allclose(series[0], visual, rtol=1e-4)
-    columns = table.filter(like="sparsity")
-    np.testing.assert_allclose(other.table[list(columns)], columns, rtol=1e-5)
+    beside = select(other.table, "sparsity").set_index(["layer", "group"])
+    numbers = [name for name in ESTIMATES if table[name].notna().any()]
+    assert {"mean", "low", "high", "std", "sample_mean", "sample_std", "tokens"} <= {*numbers}
+    assert beside.index.equals(table.index)
+    np.testing.assert_allclose(
+        beside[numbers].astype(float), table[numbers].astype(float), rtol=1e-5
+    )
     assert run.path is not None
     both = compare([load_run(run.path), other], ["one", "two"])
-    assert "sparsity_mean" in both.tables["compare"]
+    compared = select(both.tables["compare"], "sparsity")
+    assert len(compared) == 2 * len(table)

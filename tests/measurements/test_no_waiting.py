@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from normprobe import find_parts
 from normprobe.hooks import observing, run_until
 from normprobe.measurements import measurement
+from normprobe.measurements.layers import WATCHERS
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import IMAGE_NUMBERS
 from normprobe.statistics import token_metrics
@@ -65,14 +66,14 @@ def waits(model: torch.nn.Module) -> Iterator[list[str]]:
         handle.remove()
 
 
-@pytest.mark.parametrize("watching", [(), *[(name,) for name in measurement("layers").watchers]])
+@pytest.mark.parametrize("watching", [(), *[(name,) for name in WATCHERS]])
 @pytest.mark.parametrize("model_type", TYPES)
 def test_the_hooks_ask_for_no_value(model_type: str, watching: tuple[str, ...]) -> None:
     model = tiny_model(model_type)
     inputs: dict[str, Any] = dict(tiny_inputs(model, 2))
     inputs[IMAGE_NUMBERS] = torch.ones_like(inputs["input_ids"])
     measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
-    layers = measurement("layers").looking_at(watching)
+    layers = measurement("layers").asking(also=watching)
     layers.observe(measured, inputs)  # which placeholders are structural is asked once
     with waits(model) as bare, observing(model):
         run_until(model, inputs, leaving=measured.decoder_layers[-1])

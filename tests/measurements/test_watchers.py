@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 
 import pytest
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
-from normprobe import NormprobeError, Probe, find_parts
-from normprobe.measurements import Measurement, measurement
-from normprobe.measurements.layers import also
+from normprobe import NormprobeError, Probe, find_parts, measurements
+from normprobe.measurements.layers import Layers, also
 from normprobe.model.measured_model import MeasuredModel
 
 
@@ -28,27 +26,26 @@ class Sums:
 
 
 @pytest.fixture
-def layers(monkeypatch: pytest.MonkeyPatch) -> Measurement:
+def layers(monkeypatch: pytest.MonkeyPatch) -> Layers:
     """The layers, with a watcher ``sums`` that nobody has asked for."""
     monkeypatch.setitem(also.BUILT_IN, "sums", lambda model: Sums())
-    return replace(measurement("layers"), watchers=("sums",))
+    monkeypatch.setattr(measurements.layers, "WATCHERS", ("sums",))
+    return Layers()
 
 
 @pytest.mark.parametrize("asked", [(), ("sums",)])
-def test_a_watcher_that_was_asked_for_adds_columns(
-    layers: Measurement, asked: tuple[str, ...]
-) -> None:
+def test_a_watcher_that_was_asked_for_adds_columns(layers: Layers, asked: tuple[str, ...]) -> None:
     model = tiny_model("llava")
     measured, inputs = MeasuredModel(model, find_parts(model), []), tiny_inputs(model)
-    rows = layers.looking_at(asked).sample_rows(measured, inputs)
+    rows = layers.asking(also=asked).sample_rows(measured, inputs)
     assert ("sum_mean" in rows) == bool(asked)
     plain = layers.sample_rows(measured, inputs)
     assert plain.equals(rows[plain.columns])
 
 
-def test_other_watchers_are_refused(layers: Measurement) -> None:
+def test_other_watchers_are_refused(layers: Layers) -> None:
     with pytest.raises(NormprobeError, match="layers does not measure heads: expected one of sums"):
-        layers.looking_at(["sums", "heads"])
+        layers.asking(also=["sums", "heads"])
 
 
 def test_a_measurement_without_them_says_so() -> None:

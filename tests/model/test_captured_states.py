@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from support.tiny_inputs import tiny_inputs
@@ -10,7 +11,14 @@ from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
 from normprobe import find_parts
-from normprobe.model.captured_states import captured_calls, captured_states
+from normprobe.model.captured_states import (
+    ROWS,
+    TOKENS,
+    captured_calls,
+    captured_states,
+    in_doubt,
+    largest_difference,
+)
 
 
 class Doubles(nn.Module):
@@ -88,3 +96,35 @@ def test_what_transformers_hooks_in_to_return_states_does_not_stay() -> None:
     assert captured_states(model, layers, inputs).told is not None
     after = {name: len(module._forward_hooks) for name, module in model.named_modules()}
     assert after == before
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("measured", "recomputed", "relative", "expected"),
+    [
+        ({"a": 1.1, "b": 20.0}, {"a": 1.0, "b": 20.5}, False, 0.5),
+        ({"a": 1.1, "b": 20.0}, {"b": 20.5, "a": 1.0}, True, 0.1),
+        ({"a": 0.25}, {"a": 0.0}, True, 0.25),
+        ({"a": -1.1}, {"a": -1.0}, True, 0.1),
+        ({"a": 1.0, "b": 9.0}, {"a": 1.0}, True, 0.0),
+        ({"a": 1.0, "b": 9.0}, {"a": 1.0, "b": NAN}, True, 0.0),
+        ({"a": 1.0}, {"a": 1.0, "b": 1.0}, True, INF),
+        ({"a": NAN}, {"a": 1.0}, True, INF),
+        ({"a": INF}, {"a": 1.0}, False, INF),
+    ],
+)
+def test_largest_difference(
+    measured: dict[str, float], recomputed: dict[str, float], relative: bool, expected: float
+) -> None:
+    found = largest_difference(pd.Series(measured), pd.Series(recomputed), relative=relative)
+    assert found == pytest.approx(expected)
+
+
+def test_rounding_is_no_doubt_and_a_count_is() -> None:
+    found = {"norm": 1e-3, "cosine": 1e-9, TOKENS: 1.0, ROWS: 0.0, "angle": INF, "gone": "why"}
+    assert in_doubt(found, torch.float32) == ["norm", TOKENS, "angle"]
+    assert in_doubt(found, torch.float64) == ["norm", TOKENS, "angle"]
+    assert in_doubt(found, torch.bfloat16) == [TOKENS, "angle"]
+    assert in_doubt({"norm": NAN}, torch.bfloat16) == ["norm"]

@@ -8,13 +8,8 @@ import pytest
 from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
-from normprobe.model.checkpoint import (
-    BARE_VISION_ENCODER,
-    KINDS,
-    LANGUAGE_MODEL,
-    VISION_LANGUAGE,
-    open_checkpoint,
-)
+from normprobe.model.checkpoint import KINDS, open_checkpoint
+from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 
 
 @pytest.mark.parametrize(

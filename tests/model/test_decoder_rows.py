@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from support.capture import Layer, States
+from support.flat import flat
 from support.plain_modules import (
     PLACE,
     SPECIAL,
@@ -49,7 +50,7 @@ def assert_right(module: Plain, inputs: dict, groups, found: pd.DataFrame) -> No
         module(**inputs)  # the measurement stops at its last layer
     pairs = zip(module.seen[:-1], module.seen[1:], strict=True)
     expected = layers_table(observe_layers(States([Layer(*pair) for pair in pairs]), groups))
-    measured = found.set_index(["layer", "group"])
+    measured = flat(found).set_index(["layer", "group"])
     assert set(measured.index) == set(expected)
     for key, row in expected.items():
         assert measured.loc[key, "tokens"] == row["tokens"], key
@@ -95,7 +96,7 @@ def test_a_plain_module_in_half_precision_and_by_hand() -> None:
     named |= {"text_embedding": "words", "image_token_ids": [Plain.place]}
     inputs = {"tokens": ids, "image": pictures(2).numpy().astype("float64"), "mask": mask}
     found = probe_layers(module, inputs, named=named)
-    assert found["norm_mean"].notna().all()
+    assert flat(found)["norm_mean"].notna().all()
     probe = Probe(module, named=named, special_token_ids=SPECIAL)
     run = probe.layers((ids, pictures(2), mask))
     assert run.record["dtype"] == "bfloat16"
@@ -106,7 +107,7 @@ def test_a_plain_module_in_half_precision_and_by_hand() -> None:
 def test_the_interface_of_a_plain_module() -> None:
     """Its tower holds a class token and hands over patches alone."""
     module, (ids, mask), image = made(Plain), prompts(IN_PLACE, "right"), pictures(2)
-    found = probe_interface(module, (ids, image, mask)).set_index(["stage", "group"])
+    found = flat(probe_interface(module, (ids, image, mask))).set_index(["stage", "group"])
     with torch.no_grad():
         encoded = module.vision(image)
         projected = module.connector(encoded)
@@ -169,7 +170,7 @@ def test_the_same_layout_is_placed_without_a_forward() -> None:
     inputs = {"input_ids": ids, "attention_mask": mask, "images": pictures(2)}
     probe = Probe(module)
     probe.layers(inputs)
-    model, calls = probe._source._found, []
+    model, calls = probe.source._found, []
     assert model is not None
     first = model.placed(inputs)
     module.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -567,8 +568,8 @@ def test_a_mask_by_query_and_key_hides_padding() -> None:
     causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
     seen = (causal & mask[:, None].bool())[:, None] | torch.eye(len(causal), dtype=torch.bool)
     added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-    by_query = Probe(model).layers({**inputs, "attention_mask": added}).table
-    by_token = Probe(model).layers({**inputs, "attention_mask": mask}).table
+    by_query = flat(Probe(model).layers({**inputs, "attention_mask": added}).table)
+    by_token = flat(Probe(model).layers({**inputs, "attention_mask": mask}).table)
     for name in ("layer", "group", "tokens"):
         assert by_query[name].tolist() == by_token[name].tolist()
     np.testing.assert_allclose(by_query["norm_mean"], by_token["norm_mean"], rtol=1e-5)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.flat import flat
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from normprobe import NormprobeError, Probe, find_parts
 from normprobe.model.first_forward import _is, check_forward
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.run import Run
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -211,12 +213,17 @@ def append_layer(language: Any) -> None:
         language.config.layer_types = [*language.config.layer_types, "full_attention"]
 
 
+def norms(run: Run) -> np.ndarray:
+    """Mean norms of all cells."""
+    return flat(run.table)["norm_mean"].to_numpy()
+
+
 @pytest.mark.parametrize(
     "change", [replace_embedding, replace_layer, delete_layer, append_layer, "projector"]
 )
 def test_a_probe_that_is_used_again_finds_what_was_replaced(change: Any, model: Any) -> None:
     probe, inputs = Probe(model), tiny_inputs(model)
-    before = probe.layers(inputs).table
+    before = norms(probe.layers(inputs))
     if change == "projector":
         projector = copy.deepcopy(model.model.multi_modal_projector)
         with torch.no_grad():
@@ -224,13 +231,11 @@ def test_a_probe_that_is_used_again_finds_what_was_replaced(change: Any, model: 
         model.model.multi_modal_projector = projector
     else:
         change(model.model.language_model)
-    again, anew = probe.layers(inputs).table, Probe(model).layers(inputs).table
-    assert len(anew) != len(before) or not np.array_equal(anew["norm_mean"], before["norm_mean"])
-    np.testing.assert_array_equal(again["norm_mean"], anew["norm_mean"])
-    interface = probe.interface(inputs).table
-    np.testing.assert_array_equal(
-        interface["norm_mean"], Probe(model).interface(inputs).table["norm_mean"]
-    )
+    again, anew = norms(probe.layers(inputs)), norms(Probe(model).layers(inputs))
+    assert len(anew) != len(before) or not np.array_equal(anew, before)
+    np.testing.assert_array_equal(again, anew)
+    interface = norms(probe.interface(inputs))
+    np.testing.assert_array_equal(interface, norms(Probe(model).interface(inputs)))
 
 
 def flip_tokens(language: Any) -> None:
@@ -288,7 +293,7 @@ def test_a_norm_that_was_replaced_inside_a_layer_is_measured(model: Any) -> None
     probe.layers(inputs)
     layer = model.model.language_model.layers[1]
     layer.input_layernorm = copy.deepcopy(layer.input_layernorm)
-    again, anew = probe.layers(inputs).table, Probe(model).layers(inputs).table
+    again, anew = (flat(each.layers(inputs).table) for each in (probe, Probe(model)))
     assert again["attention_input_norm_mean"].iloc[-1] > 0
     np.testing.assert_array_equal(
         again["attention_input_norm_mean"], anew["attention_input_norm_mean"]
@@ -324,7 +329,7 @@ def test_a_cache_in_the_inputs_stays_as_it_is(model: Any) -> None:
         "past_key_values": cache,
     }
     probe = Probe(model)
-    first, second = (probe.layers(more).table["norm_mean"].to_numpy() for _ in range(2))
+    first, second = (norms(probe.layers(more)) for _ in range(2))
     assert cache.get_seq_length() == length
     np.testing.assert_array_equal(first, second)
 

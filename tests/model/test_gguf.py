@@ -16,10 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.processor import load_processor
-from normprobe.model.checkpoint import LANGUAGE_MODEL, open_checkpoint
+from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load import gguf_weights
 from normprobe.model.load.loading import load_model
 from normprobe.run import load_run
+from normprobe.schema import LANGUAGE_MODEL
 
 
 @pytest.fixture(scope="session")

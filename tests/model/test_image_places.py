@@ -14,15 +14,16 @@ from support.tiny_models import tiny_model
 
 from normprobe import find_parts
 from normprobe.data.sample import Sample
+from normprobe.extensions.pictures.attention.measure import measure_attention
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.processor import load_processor
-from normprobe.measurements.attention.measure import measure_attention
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.image_places import PlacesUnknown, _tiles, image_places, places_of_rows
 from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel, fitted
 from normprobe.schema import TOKEN_GROUPS, VISUAL
+from normprobe.tidy import select, wide
 
 #: Visual tokens across and down the image, and what is special about each type.
 GRIDS = {
@@ -279,8 +280,10 @@ def test_numbers_come_without_places():
     )
     assert measured.heatmaps is None
     assert "do not react" in measured.places[0]
-    assert measured.table["share_mean"].between(0, 1).all()
-    assert measured.table["signal_to_noise"].isna().all()
+    shares = select(measured.table, "share")
+    assert len(shares) == len(case.measured.decoder_layers)
+    assert shares["mean"].between(0, 1).all()
+    assert select(measured.table, "signal_to_noise").empty
 
 
 def in_the_box(case, **options):
@@ -300,18 +303,16 @@ def test_signal_to_noise_of_a_box_is_that_of_the_heat_map():
     assert measured.heatmaps["layer"].unique().tolist() == [2]
     columns = measured.heatmaps["attention"].to_numpy().reshape(4, 4).sum(0)
     expected = (columns[0] + columns[1] / 2) / 1.5 / ((columns[1] / 2 + columns[2:].sum()) / 2.5)
-    found = measured.table.set_index("layer")["signal_to_noise"][2]
-    assert found == pytest.approx(expected, rel=0.01)
-    assert measured.heatmaps["attention"].sum() == pytest.approx(
-        measured.table.set_index("layer")["share_mean"][2]
-    )
+    found = wide(measured.table).set_index("layer")
+    assert found["signal_to_noise"][2] == pytest.approx(expected, rel=0.01)
+    assert measured.heatmaps["attention"].sum() == pytest.approx(found["share"][2])
 
 
 def test_the_score_gap_is_that_of_the_logarithms_of_the_weights():
     """Within a row they differ from the scores by a constant."""
     model = copy.deepcopy(tiny_model("llava"))
     case = Setting(model, make_processor("llava"))
-    found = in_the_box(case).table["score_gap"]
+    found = wide(in_the_box(case).table)["score_gap"]
     inputs = inputs_for(model, case.build(photograph()))
     ids = inputs["input_ids"][0]
     visual = ids == model.config.image_token_id
@@ -331,5 +332,5 @@ def test_weights_that_a_model_returns_itself_have_no_scores():
     model = copy.deepcopy(tiny_model("llava"))
     model.set_attn_implementation("eager")
     table = in_the_box(Setting(model, make_processor("llava"))).table
-    assert table["signal_to_noise"].notna().all()
-    assert table["score_gap"].isna().all()
+    assert wide(table)["signal_to_noise"].notna().all()
+    assert select(table, "score_gap").empty

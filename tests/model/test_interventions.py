@@ -17,14 +17,16 @@ from support.decoder_by_hand import (
 )
 from support.hooks import hooks_of
 from support.processors import make_processor
-from support.tiny_inputs import SPECIAL_IDS
-from support.tiny_models import tiny_model
+from support.tiny.gemmas import GEMMAS
+from support.tiny_inputs import SPECIAL_IDS, tiny_samples
+from support.tiny_models import IMAGE, tiny_model
 
 from normprobe import NormprobeError, Probe
+from normprobe.hooks import after_call, attached
+from normprobe.model.intervention_plan import DOSES, Intervention
 from normprobe.model.interventions import (
-    DOSES,
-    Intervention,
     TokenRows,
+    called_as_loud_as_text,
     fake_quantised,
     intervened,
     quantised_inputs,
@@ -63,6 +65,31 @@ def test_where_norms_stand_behind_branches_alone_it_is_not(name):
     batch = batch_of(name, 1, eps=0.0)
     scaled, gained = logits(batch, "scale", 0.25), logits(batch, "gain", 4.0)
     assert (scaled - gained).abs().max() > 0.1 * (scaled - logits(batch)).abs().max()
+
+
+@torch.no_grad()
+def test_a_layer_that_is_called_beside_leaves_later_ones_their_keys_and_values():
+    """Gemma 4's last layers read what one before them has left."""
+    text = GEMMAS["gemma4"].config["text_config"] | {
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "per_layer_config": {1: {"head_dim": 32}, 3: {"head_dim": 32}},
+    }
+    model = tiny_model("gemma4", text_config=text)
+    (inputs,) = tiny_samples(tiny_model("gemma4"), 1)
+    visual = inputs["input_ids"] == IMAGE
+    rows = TokenRows(visual, ~visual, [0])
+    layers = list(model.model.language_model.layers)
+    expected = model(**inputs, use_cache=False).logits
+
+    def call_again(layer, args, kwargs, _):
+        called_as_loud_as_text(layer, args, kwargs, rows)
+
+    with attached(*(after_call(layer, call_again) for layer in layers)):
+        made = model(**inputs, use_cache=False).logits
+    assert layers[-1].self_attn.is_kv_shared_layer
+    assert torch.equal(made, expected)
 
 
 # --- linear layers that read rounded inputs -------------------------------------------------------

@@ -20,6 +20,7 @@ from normprobe.inputs.processor import load_processor
 from normprobe.measurements import measurement
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, layers_of_all_depths
 from normprobe.schema import IMAGE_NUMBERS, STRUCTURAL, TOKEN_GROUPS, VISUAL
+from normprobe.tidy import select
 
 layers, interface = measurement("layers"), measurement("interface")
 
@@ -218,7 +219,7 @@ def with_constant_row(_: object, __: object, features: torch.Tensor) -> torch.Te
 
 
 def counts(table: pd.DataFrame) -> dict[str, int]:
-    at_input = table[table["layer"] == 0].set_index("group")["tokens"]
+    at_input = select(table, "norm", layer=0).set_index("group")["tokens"]
     return {group: int(at_input.get(group, 0)) for group in (VISUAL, STRUCTURAL)}
 
 

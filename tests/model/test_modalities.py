@@ -16,6 +16,7 @@ from support.capture import capture
 from support.cases import model_of
 from support.eager_attention import eager_weights
 from support.expected_parts import ExpectedParts
+from support.flat import flat
 from support.processors.tokenizer import character_tokenizer
 from support.tiny.fragments import AUDIO, IMAGE, VIDEO
 from support.tiny.media import EARS, features_of, media_of
@@ -23,7 +24,7 @@ from support.tiny_inputs import SPECIAL_IDS, heard_and_seen, tiny_media
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe, compare, find_parts, probe_interface, probe_layers
-from normprobe.measurements.attention.measure import measure_attention
+from normprobe.extensions.pictures.attention.measure import measure_attention
 from normprobe.measurements.layers.recomputed import differences
 from normprobe.model.captured_states import traced_groups
 from normprobe.model.checkpoint import auto_class, open_checkpoint, reads_sounds
@@ -31,6 +32,7 @@ from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import trace_parts
 from normprobe.run import page_of
 from normprobe.schema import DECODER_INPUT, PADDING, TOKEN_GROUPS
+from normprobe.tidy import select
 from normprobe.versions import is_line_5
 
 OMNI = "qwen2_5_omni_thinker"
@@ -49,7 +51,7 @@ only_5 = pytest.mark.skipif(not is_line_5(), reason="transformers 4 does not say
 def tokens(model: torch.nn.Module, inputs: Any, **options: Any) -> dict[str, int]:
     """How many tokens each group has at the decoder input."""
     rows = probe_layers(model, inputs, special_token_ids=(*SPECIAL_IDS, VIDEO, AUDIO), **options)
-    return dict(rows[rows["layer"] == 0].set_index("group")["tokens"])
+    return dict(select(rows, "norm", layer=0).set_index("group")["tokens"])
 
 
 # --- which tokens ---------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ def test_without_an_image_its_placeholders_are_the_video_s() -> None:
     alone["input_ids"] = torch.cat([torch.tensor([[20, 21]]), inputs["input_ids"][video][None]], 1)
     alone["attention_mask"] = torch.ones_like(alone["input_ids"])
     count = int(video.sum())
-    expected = {"visual": count, "text": 2, "video": count, "non_visual": 2}
+    expected = {"visual": count, "text": 2, "video": count}
     assert tokens(model, alone) == expected
     assert tokens(model, alone, named={"image_token_ids": (VIDEO,)}) == expected
 
@@ -186,7 +188,7 @@ def test_their_numbers_are_those_of_their_states() -> None:
     inputs = tiny_media(model, 2)
     stack = ExpectedParts(decoder_layers=find_parts(model).decoder_layers.name)
     ids, mask = inputs["input_ids"].numpy(), inputs["attention_mask"].numpy() == 1
-    rows = probe_layers(model, inputs).set_index(["layer", "group"])
+    rows = flat(probe_layers(model, inputs)).set_index(["layer", "group"])
     for number, layer in enumerate(capture(model, inputs, stack).layers, start=1):
         for group, placeholders in PLACEHOLDERS.items():
             own = np.isin(ids, placeholders) & mask
@@ -224,7 +226,7 @@ def test_stages_hold_what_their_modules_return(model_type: str) -> None:
     model = heard_and_seen(model_type)
     inputs = tiny_media(model)
     parts = find_parts(model)
-    rows = probe_interface(model, inputs).set_index(["stage", "group"])
+    rows = flat(probe_interface(model, inputs)).set_index(["stage", "group"])
     taken = media_of(model)
     told = [("projector_output", group, parts.projector) for group in ("image", "video")]
     told.append(("audio_projector_output", "audio", parts.audio_projector))
@@ -266,7 +268,7 @@ def test_stages_hold_what_their_modules_return(model_type: str) -> None:
 def test_padding_of_a_sound_counts_nowhere(model_type: str) -> None:
     model = heard_and_seen(model_type)
     inputs = tiny_media(model)
-    rows = probe_interface(model, inputs)
+    rows = flat(probe_interface(model, inputs))
     heard = rows[rows["group"] == "audio"]
     placeholders = int((inputs["input_ids"] == AUDIO).sum())
     assert set(heard["tokens"]) == {placeholders}
@@ -280,7 +282,7 @@ def test_another_video_tells_its_rows_from_the_image_s() -> None:
     model = model_of(OMNI)
     both = tiny_media(model)
     run = Probe(model, special_token_ids=SPECIAL_IDS).interface(both)
-    rows = run.table.set_index(["stage", "group"])["norm_mean"]
+    rows = flat(run.table).set_index(["stage", "group"])["norm_mean"]
     stages = ("vision_encoder", "projector_input", "projector_output")
     ids = both["input_ids"][0]
     for group, token, others in (
@@ -295,17 +297,18 @@ def test_another_video_tells_its_rows_from_the_image_s() -> None:
             if name in alone:
                 alone[name] = alone[name][:, kept]
         found = probe_interface(model, alone, special_token_ids=SPECIAL_IDS)
-        found = found.set_index(["stage", "group"])["norm_mean"]
+        found = flat(found).set_index(["stage", "group"])["norm_mean"]
         for stage in stages:
             assert found[stage, "visual"] == pytest.approx(rows[stage, group], rel=1e-6)
         assert {g for s, g in found.index if s in stages} == {"visual", group} - {"image"}
-    assert "Video tokens enter" in run.verdict
-    assert "Audio tokens enter" in run.verdict
-    assert "left out" not in run.verdict
+    said = str(run.verdict)
+    assert "Norm of video tokens at the decoder input" in said
+    assert "Norm of audio tokens at the decoder input" in said
+    assert "left out" not in said
 
 
 def test_before_the_projector_of_images_is_no_sound() -> None:
-    rows = probe_interface(model_of(OMNI), tiny_media(model_of(OMNI)))
+    rows = flat(probe_interface(model_of(OMNI), tiny_media(model_of(OMNI))))
     found = rows.set_index(["stage", "group"])["ratio_to_before_projector"]
     assert found["projector_output", "visual"] > 0
     assert found.loc[(slice(None), ["video", "audio"])].isna().all()
@@ -328,8 +331,8 @@ def test_of_a_model_that_speaks_the_thinker_is_measured(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     inputs = tiny_media(model)
     tokenizer = character_tokenizer({}, {}, [])
-    found = Probe(str(tmp_path), tokenizer).layers(inputs).table
-    expected = Probe(model, tokenizer).layers(inputs).table
+    found = flat(Probe(str(tmp_path), tokenizer).layers(inputs).table)
+    expected = flat(Probe(model, tokenizer).layers(inputs).table)
     assert found["norm_mean"].to_numpy() == pytest.approx(expected["norm_mean"], rel=1e-6)
     assert list(found["tokens"]) == list(expected["tokens"])
 
@@ -339,7 +342,7 @@ def test_a_checkpoint_of_sounds_alone_is_loaded_with_its_ears(tmp_path: Path) ->
     tiny_model("qwen2_audio").save_pretrained(tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
     assert reads_sounds(checkpoint.config)
-    assert auto_class(checkpoint) is transformers.AutoModelForMultimodalLM
+    assert auto_class(checkpoint.kind, checkpoint.config) is transformers.AutoModelForMultimodalLM
     for name in ("qwen2", "llama"):
         assert not reads_sounds(transformers.AutoConfig.for_model(name))
 
@@ -353,9 +356,9 @@ def test_what_reads_a_run_shows_them(tmp_path: Path) -> None:
     assert list(run.table["group"].unique()) == groups
     assert set(run.tables["branches"]["group"]) == {*groups} - {"image"}
     assert set(run.tables["massive"]["group"]) == {"visual", "special", "text", "non_visual"}
-    assert "Image tokens enter the decoder" in run.verdict
-    assert "Video tokens enter the decoder" in run.verdict
-    assert "Audio tokens enter the decoder" in run.verdict
+    assert "Norm of image tokens at the decoder input" in str(run.verdict)
+    assert "Norm of video tokens at the decoder input" in str(run.verdict)
+    assert "Norm of audio tokens at the decoder input" in str(run.verdict)
     assert len(list((tmp_path / "layers" / "plots").glob("*.png"))) == len(run.figures()) > 3
     interface = probe.interface(inputs, output=tmp_path / "interface")
     assert interface.figures()
@@ -385,6 +388,7 @@ def test_text_attends_to_a_video_as_to_an_image() -> None:
     measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
     picture = Picture.new("RGB", (28, 28))
     seen = measure_attention(measured, lambda _: inputs, [picture], decode=str).table
+    seen = select(seen, "share")
     ids = inputs["input_ids"][0]
     visual = torch.isin(ids, torch.tensor([IMAGE, VIDEO]))
     behind = torch.arange(len(ids)) > visual.nonzero().max()
@@ -393,4 +397,4 @@ def test_text_attends_to_a_video_as_to_an_image() -> None:
         shares = of_layer[:, asking][..., visual].sum(axis=-1)
         (row,) = seen[seen["layer"] == number].itertuples()
         assert row.tokens == int(asking.sum())
-        assert row.share_mean == pytest.approx(float(shares.mean()), rel=1e-5)
+        assert row.mean == pytest.approx(float(shares.mean()), rel=1e-5)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.cases import model_of
 from support.expected_parts import PARTS
+from support.flat import flat
 from support.plain_modules import Attending, Pooling, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import TINY, tiny_model
@@ -18,6 +19,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransforme
 from normprobe import NormprobeError, Probe, find_parts, probe_interface, probe_layers, schema
 from normprobe.model.find.overrides import IN_SEQUENCE
 from normprobe.model.vision_stages import wrong_part
+from normprobe.tidy import select
 from normprobe.versions import is_line_5
 
 WITH_PROJECTOR = [name for name in TINY if PARTS[name].projector and PARTS[name].decoder_layers]
@@ -72,7 +74,7 @@ def test_an_encoder_that_returns_merged_rows_is_measured_before_its_merger() -> 
     # A class row that goes before the merger: no patch is one.
     fork.model.visual.class_embedding = nn.Parameter(torch.zeros(32))
     found = probe_interface(fork, inputs, special_token_ids=SPECIAL_IDS)
-    expected, found = (table.set_index(["stage", "group"]) for table in (expected, found))
+    expected, found = (flat(table).set_index(["stage", "group"]) for table in (expected, found))
     assert set(found.index) == set(expected.index)
     for column in ("tokens", "norm_mean", "norm_std"):
         np.testing.assert_allclose(found[column], expected.loc[found.index, column], rtol=1e-6)
@@ -123,8 +125,8 @@ def test_a_part_named_by_hand_is_doubted_not_refused() -> None:
     assert "linear_1 looks like no projector, as it was named by hand" in doubt
     right = Probe(model, special_token_ids=SPECIAL_IDS).layers(tiny_inputs(model))
     assert not right.record.get("doubts")
-    columns = [name for name in right.table if name.startswith("norm_mean")]
-    assert right.table[columns].equals(run.table[columns])
+    norms, by_hand = (select(each.table, "norm") for each in (right, run))
+    assert len(norms) and norms["mean"].equals(by_hand["mean"])
 
 
 @pytest.mark.parametrize(("role", "name"), [("projector", "model"), ("vision_encoder", "model")])
@@ -207,7 +209,7 @@ def test_the_tokens_are_measured_where_a_tower_pools_them_too(kind, row, names, 
     if kind is Attending:
         inputs = {"lang_x": IDS, "vision_x": SEEN[:, None, None]}
         named = {**named, "fusion": "cross-attention"} if named else {}
-    found = probe_interface(module, inputs, named=named).set_index(["stage", "group"])
+    found = flat(probe_interface(module, inputs, named=named)).set_index(["stage", "group"])
     with torch.no_grad():
         squares = module.squares(SEEN)
         projected = module.connector(squares)
@@ -237,7 +239,7 @@ def test_a_pooled_row_is_no_token_where_a_norm_stands_before_the_projector(row, 
     module = made(Normed)
     module.vision.row = row
     found = probe_interface(module, {"tokens": IDS, "image": SEEN}, named=named)
-    found = found.set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    found = flat(found).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
     with torch.no_grad():
         norms = np.linalg.norm(Pooling.squares(module, SEEN).double().numpy(), axis=-1)
     assert set(found.index) == {schema.VISUAL}
@@ -253,7 +255,7 @@ def test_without_a_projector_the_state_with_several_rows_an_image_is_measured() 
         block.look = nn.MultiheadAttention(32, 4, kdim=24, vdim=24, batch_first=True)
     named = {**BY_HAND, "projector": None, "fusion": "cross-attention"}
     inputs = {"lang_x": IDS, "vision_x": SEEN[:, None, None]}
-    found = probe_interface(module, inputs, named=named).set_index(["stage", "group"])
+    found = flat(probe_interface(module, inputs, named=named)).set_index(["stage", "group"])
     with torch.no_grad():
         norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
     row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from support import made_tables
+from support.flat import tidied
 from support.made_runs import run_folder
 from support.read_page import page_of_folders
 
@@ -21,7 +22,8 @@ LLAVA = "llava-hf/llava-1.5-7b-hf"
 def beside(
     command: str, model: str, table: pd.DataFrame, tokens: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    return beside_paper(model, table, measurement(command).published, tokens)
+    """Of a flat table."""
+    return beside_paper(model, tidied(command, table), measurement(command).published, tokens)
 
 
 def rows(table: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float]]:
@@ -89,7 +91,7 @@ def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
         tmp_path / "run",
         "embeddings",
         record={"base": "Qwen/Qwen2-7B-Instruct"},
-        embeddings=pd.concat([embeddings, base]),
+        embeddings=tidied("embeddings", pd.concat([embeddings, base])),
         tokens=made_tables.tokens("text"),
         shift=shift,
     )
@@ -173,7 +175,7 @@ def test_an_aligned_model_is_not_the_papers(tmp_path: Path) -> None:
         tmp_path / "run",
         "interface",
         record={"alignment": {"target": "table"}},
-        interface=made_tables.interface(),
+        interface=tidied("interface", made_tables.interface()),
     )
     write_published(RunFolder.open(path), LLAVA)
     assert not (path / "published.csv").exists()
@@ -185,19 +187,20 @@ def test_other_models_and_commands_have_nothing_beside_them() -> None:
     assert beside("attention", LLAVA, table).empty
     for command, model in (("interface", "org/model"), ("attention", LLAVA)):
         run = RunStore({"command": command})
-        run.write_table(command, table)
+        run.write_table(command, tidied(command, table))
         assert published_table(run, measurement(command).published, model) is None
 
 
 def test_a_run_without_its_table_has_nothing_beside_it() -> None:
     run = RunStore({"command": "interface"})
     assert published_table(run, measurement("interface").published, LLAVA) is None
-    run.write_table("interface", made_tables.interface())
+    run.write_table("interface", tidied("interface", made_tables.interface()))
     assert len(published_table(run, measurement("interface").published, LLAVA)) == 5
 
 
 def test_the_file_lies_in_the_run_folder_and_on_the_page(tmp_path: Path) -> None:
-    path = run_folder(tmp_path / "run", "interface", interface=made_tables.interface())
+    table = tidied("interface", made_tables.interface())
+    path = run_folder(tmp_path / "run", "interface", interface=table)
     write_published(RunFolder.open(path), "org/model")
     assert not (path / "published.csv").exists()
     write_published(RunFolder.open(path), LLAVA)

@@ -8,7 +8,7 @@ from support.made_runs import ATTACK
 from support.printed import printed
 from support.read_latex import read_latex
 
-from normprobe.paper.artefacts import artefacts
+from normprobe.extensions.paper.artefacts import artefacts
 from normprobe.paper.numbers import published_numbers
 from normprobe.paper.tables import Named, layouts, measured_csv, measured_table
 from normprobe.report.table_text import latex

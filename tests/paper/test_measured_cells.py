@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from support import made_tables
+from support.flat import tidied
 from support.made_runs import run_folder
 
 from normprobe.paper.tables import (
@@ -30,7 +31,7 @@ def filled(name: str, run: Run, model: str, base: str | None = None) -> Cells:
 @pytest.fixture
 def interface(tmp_path: Path) -> Run:
     record = {"model": "./copy", "data": "paper", "sample_ids": ["a", "b"]}
-    tables = {"interface": made_tables.interface()}
+    tables = {"interface": tidied("interface", made_tables.interface())}
     return load_run(run_folder(tmp_path / "run", "interface", record=record, **tables))
 
 
@@ -45,7 +46,9 @@ def embeddings(tmp_path: Path) -> Run:
         tmp_path / "embeddings",
         "embeddings",
         record={"model": "./copy", "base": "./other"},
-        embeddings=pd.concat([own, own.assign(table="base", norm_mean=0.7, norm_std=0.2)]),
+        embeddings=tidied(
+            "embeddings", pd.concat([own, own.assign(table="base", norm_mean=0.7, norm_std=0.2)])
+        ),
         tokens=made_tables.tokens("text"),
         shift=shift,
     )
@@ -89,7 +92,7 @@ def test_where_patches_were_merged_a_note_says_so(tmp_path: Path) -> None:
         tmp_path / "run",
         "interface",
         record={"model": kimi, "data": "mmbench", "sample_ids": ["a", "b"]},
-        interface=pd.concat([table, merged]),
+        interface=tidied("interface", pd.concat([table, merged])),
     )
     run = load_run(path)
     published = run.published(kimi)
@@ -112,6 +115,7 @@ def test_where_patches_were_merged_a_note_says_so(tmp_path: Path) -> None:
 def test_a_stand_in_is_named_and_a_local_copy_is_none(
     hub_id: str, name: str, note: str, tmp_path: Path
 ) -> None:
+    interface = tidied("interface", made_tables.interface())
     for model, stand_in in (
         (hub_id, ""),
         (f"copies/{hub_id.split('/')[1]}", ""),
@@ -119,7 +123,7 @@ def test_a_stand_in_is_named_and_a_local_copy_is_none(
     ):
         record = {"model": model, "data": "mmbench", "sample_ids": ["a"]}
         folder = tmp_path / stand_in / model.replace("/", "-")
-        run_folder(folder, "interface", record=record, interface=made_tables.interface())
+        run_folder(folder, "interface", record=record, interface=interface)
         run = load_run(folder)
         published = run.published(hub_id)
         assert published is not None
@@ -137,7 +141,7 @@ def test_what_notes_say_alike_is_said_once() -> None:
 
 
 def test_table_3_takes_both_vocabularies(tmp_path: Path) -> None:
-    table = made_tables.embeddings("text", "visual")
+    table = tidied("embeddings", made_tables.embeddings("text", "visual"))
     run = load_run(run_folder(tmp_path / "run", "embeddings", embeddings=table))
     cells = filled("table3", run, "AIDC-AI/Ovis2.5-9B")
     assert cells == {
@@ -190,7 +194,8 @@ def test_table_7_takes_the_loudest_tokens_of_both_tables(embeddings: Run) -> Non
 
 def test_a_base_model_alone_fills_its_side(tmp_path: Path) -> None:
     tokens = made_tables.tokens("text", "visual")
-    tables = {"embeddings": made_tables.embeddings("text"), "tokens": tokens}
+    embeddings = tidied("embeddings", made_tables.embeddings("text"))
+    tables = {"embeddings": embeddings, "tokens": tokens}
     run = load_run(run_folder(tmp_path / "run", "embeddings", **tables))
     cells = filled("table8", run, "Qwen/Qwen2.5-7B-Instruct")
     assert {column for _, column in cells} == {"base_token", "base_l2_norm"}

@@ -4,8 +4,22 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import made_tables
+from support.flat import tidied
 
-from normprobe.report.sentences import broken_states, broken_states_sentence
+from normprobe.report import sentences
+
+
+def broken_states(table: pd.DataFrame) -> list[str]:
+    """What is wrong with a flat table of layers or of an interface."""
+    return sentences.broken_states(as_a_run_has_it(table))
+
+
+def broken_words(table: pd.DataFrame) -> str:
+    return " ".join(each.words for each in sentences.broken_findings(as_a_run_has_it(table)))
+
+
+def as_a_run_has_it(table: pd.DataFrame) -> pd.DataFrame:
+    return tidied("interface" if "stage" in table else "layers", table)
 
 
 def spoiled(
@@ -20,7 +34,7 @@ def spoiled(
 def test_ordinary_tables_are_not_mentioned() -> None:
     assert broken_states(made_tables.layers()) == []
     assert broken_states(made_tables.interface()) == []
-    assert broken_states_sentence(made_tables.layers()) == ""
+    assert broken_words(made_tables.layers()) == ""
 
 
 @pytest.mark.parametrize(
@@ -46,7 +60,7 @@ def test_ordinary_tables_are_not_mentioned() -> None:
 )
 def test_each_fault_is_told_with_its_group_and_place(table: pd.DataFrame, line: str) -> None:
     assert broken_states(table) == [line]
-    assert broken_states_sentence(table) == f"{line[0].upper()}{line[1:]}."
+    assert broken_words(table) == f"{line[0].upper()}{line[1:]}."
 
 
 def test_an_image_without_effect_is_told() -> None:

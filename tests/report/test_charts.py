@@ -1,5 +1,6 @@
 """Declared panels: what paper and page draw of them is what the table holds."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,20 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import same_color, to_hex
+from support.flat import tidied
 from support.made_bands import with_bands
 
-from normprobe.report.charts import PLAIN, Curve, Panel, by_group, charts, draw_panels, metric_panel
+from normprobe.report.charts import (
+    PLAIN,
+    Chart,
+    Curve,
+    Panel,
+    by_group,
+    draw_panels,
+    drawn_rows,
+    metric_panel,
+)
+from normprobe.report.charts import charts as tidy_charts
 from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
@@ -21,7 +33,10 @@ ENDS = ("_ci_low", "_ci_high", "_band_low", "_band_high")
 
 
 def made(**columns: object) -> pd.DataFrame:
-    """Each group has numbers of its own; layer 0 has a size alone, and the rows are shuffled."""
+    """Each group has numbers of its own; layer 0 has a size alone, and the rows are shuffled.
+
+    It is flat, as all tables here: what is drawn of them is tidy.
+    """
     layer = np.arange(LAYERS + 1)
     parts = []
     for group, loud in LOUDNESS.items():
@@ -35,7 +50,7 @@ def made(**columns: object) -> pd.DataFrame:
 
 TABLE = made()
 SIZE = metric_panel("size", "size of it")
-TURN = Panel("its turn", by_group("turn_mean", doubted="doubted"))
+TURN = Panel("its turn", by_group("turn", doubted="doubted"))
 
 
 def one(*numbers: float) -> pd.DataFrame:
@@ -49,7 +64,11 @@ def panel(scale: str = "signed", **more: object) -> Panel:
 
 def axes_of(table: pd.DataFrame, *panels: Panel, **more: object) -> list[Axes]:
     options = {"columns": 2, "height": 2.0, **more}
-    return draw_panels("made", panels, table, **options).axes
+    return draw_panels("made", panels, tidied("layers", table), **options).axes
+
+
+def charts(panels: Sequence[Panel], table: pd.DataFrame) -> list[Chart]:
+    return tidy_charts(panels, tidied("layers", table))
 
 
 def lines(axes: Axes) -> dict[str, object]:
@@ -71,19 +90,38 @@ def fills(axes: Axes) -> list[tuple[str, float, float]]:
 
 
 def test_a_curve_takes_the_rows_that_hold_all_its_values_in_order() -> None:
-    table = pd.concat([TABLE.assign(run=run) for run in ("a", "b")], ignore_index=True)
-    table.loc[table["run"] == "b", "size_mean"] += 100
-    rows = Curve("", "size_mean", PLAIN[0], {"run": "b", "group": TEXT}).rows(table)
+    louder = TABLE.assign(size_mean=TABLE["size_mean"] + 100)
+    runs = [tidied("layers", TABLE).assign(run="a"), tidied("layers", louder).assign(run="b")]
+    table = pd.concat(runs, ignore_index=True)
+    rows = Curve("", "size", PLAIN[0], {"run": "b", "group": TEXT}).rows(table)
     assert rows["layer"].tolist() == list(range(LAYERS + 1))
-    assert rows["size_mean"].tolist() == pytest.approx(100 + 1.1 ** np.arange(LAYERS + 1))
-    assert len(Curve("", "size_mean", PLAIN[0]).rows(table)) == len(table)
+    assert rows["mean"].tolist() == pytest.approx(100 + 1.1 ** np.arange(LAYERS + 1))
+    assert len(Curve("", "size", PLAIN[0]).rows(table)) == 2 * len(TABLE)
 
 
-def test_a_column_that_the_table_lacks_is_drawn_nowhere() -> None:
-    (empty,) = axes_of(TABLE, Panel("none", by_group("no_mean")), columns=1)
+def test_a_row_without_the_number_breaks_the_line() -> None:
+    """A tidy table has none there; of layers that no row is of nothing is drawn."""
+    flat = TABLE[TABLE["layer"] != 4]
+    flat.loc[flat["layer"] == 2, "turn_mean"] = np.nan
+    rows = drawn_rows(tidied("layers", flat), "turn", {"group": TEXT})
+    assert rows["layer"].tolist() == [0, 1, 2, 3, 5]
+    assert rows["mean"].isna().tolist() == [True, False, True, False, False]
+    assert drawn_rows(tidied("layers", flat), "turn", {"group": "none"}).empty
+
+
+def test_ends_that_a_number_has_nowhere_are_no_columns() -> None:
+    rows = drawn_rows(tidied("layers", TABLE), "turn", {"group": TEXT})
+    assert {"low", "band_low"} < {*rows} and "q05" not in rows
+    one_image = TABLE.drop(columns=[f"turn_mean{end}" for end in ENDS])
+    rows = drawn_rows(tidied("layers", one_image), "turn", {"group": TEXT})
+    assert "mean" in rows and not {"low", "high", "band_low", "band_high"} & {*rows}
+
+
+def test_a_number_that_the_table_lacks_is_drawn_nowhere() -> None:
+    (empty,) = axes_of(TABLE, Panel("none", by_group("no")), columns=1)
     assert [text.get_text() for text in empty.texts] == ["no number"]
     assert not empty.get_yticks().size
-    assert charts([Panel("none", by_group("no_mean"))], TABLE) == []
+    assert charts([Panel("none", by_group("no"))], TABLE) == []
 
 
 # --- paper and page ------------------------------------------------------------------------------
@@ -201,7 +239,7 @@ def test_an_axis_holds_the_spread_and_the_intervals(column: str) -> None:
     table = made(**{column: -0.9})
     cosine = replace(SIZE, scale="cosine")
     assert axes_of(table, cosine)[0].get_ylim()[0] < -0.9
-    assert cosine.values(table).min() == -0.9
+    assert cosine.values(tidied("layers", table)).min() == -0.9
 
 
 def test_gaps_and_infinities_do_not_hide_the_rest() -> None:

@@ -22,7 +22,7 @@ def test_a_direction_is_told_where_the_interval_has_one() -> None:
 def test_where_the_interval_holds_0_nothing_is_claimed() -> None:
     random = np.random.default_rng(0)
     told = sentence(random.normal(size=25).tolist(), random.normal(size=25).tolist())
-    assert told.startswith("Inertia with and against disparity are not told apart: rank ")
+    assert told.startswith("Whether inertia goes with disparity is inconclusive: rank ")
     assert "narrow" not in told
 
 

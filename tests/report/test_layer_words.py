@@ -1,79 +1,89 @@
 import math
 import re
 
-from normprobe.report.ratio_words import FAST, LOUD, Ratio
-from normprobe.report.sentences import layer_ranges, layers_in_words
+from normprobe.report.ratio_words import Ratio, Words
+from normprobe.report.sentences import (
+    Told,
+    layer_findings,
+    layer_ranges,
+    layers_headline,
+    layers_named,
+)
+
+TURN = Told("angle", "They turn more quickly", "They turn more slowly", "Angle")
 
 
-def told(*values, words=FAST, where="in"):
+def by_layer(*values):
     ratios = [value if isinstance(value, Ratio) else Ratio(value) for value in values]
-    return layers_in_words(dict(enumerate(ratios, start=1)), words, where)
+    return dict(enumerate(ratios, start=1))
 
 
-def test_one_block_one_layer_and_none():
-    assert told(0.25, 0.5) == "2.0 to 4.0 x more slowly in layers 1-2"
-    assert told(4) == "4.0 x more quickly in layer 1"
-    assert told(4, 2, words=LOUD, where="after") == "2.0 to 4.0 x louder after layers 1-2"
-    assert told() == ""
-    assert told(math.nan) == ""
+def told(*values):
+    return [each.words for each in layer_findings(by_layer(*values), TURN)]
 
 
-def test_every_block_is_told_where_the_sign_changes():
+def headline(*values):
+    return layers_headline(by_layer(*values), "turn ", Words("more quickly", "more slowly"))
+
+
+def test_one_state_one_layer_and_none():
+    assert told(0.25, 0.5) == ["They turn more slowly in layers 1-2: 2.0 to 4.0 x (layer 1)."]
+    assert told(4) == ["They turn more quickly in layer 1: 4.0 x."]
+    assert told(2, 2) == ["They turn more quickly in layers 1-2: 2.0 x."]
+    assert told() == told(math.nan) == []
+
+
+def test_every_state_is_a_finding_and_the_direction_of_most_layers_is_first():
     fast, slow = Ratio(4, 3, 5), Ratio(1 / 3, 1 / 4, 1 / 2)
-    assert told(slow, slow, *[fast] * 30) == (
-        "3.0 x [2.0, 4.0] more slowly in layers 1-2 and "
-        "4.0 x [3.0, 5.0] more quickly in layers 3-32"
-    )
-    assert told(fast, Ratio(1.3, 0.3, 3), 1.0, slow) == (
-        "4.0 x [3.0, 5.0] more quickly in layer 1, at rates not told apart (1.30 x [0.30, 3.00] "
-        "as fast) in layer 2, about as fast (1.00 x as fast) in layer 3 and 3.0 x [2.0, 4.0] more "
-        "slowly in layer 4"
-    )
+    assert told(slow, slow, *[fast] * 30) == [
+        "They turn more quickly in layers 3-32: 4.0 x [3.0, 5.0].",
+        "They turn more slowly in layers 1-2: 3.0 x [2.0, 4.0].",
+    ]
+    found = layer_findings(by_layer(fast, Ratio(1.3, 0.3, 3), 1.0, slow, slow), TURN)
+    assert [(each.name, each.words) for each in found] == [
+        ("angle.below", "They turn more slowly in layers 4-5: 3.0 x [2.0, 4.0]."),
+        ("angle.above", "They turn more quickly in layer 1: 4.0 x [3.0, 5.0]."),
+        ("angle.same", "Angle: about the same in layer 3 (1.00 x)."),
+        ("angle.inconclusive", "Angle: inconclusive in layer 2."),
+    ]
+    assert found[0].numbers == {"layer 4": slow, "layer 5": slow}  # as in the table
 
 
-def test_every_factor_of_a_sentence_says_which_way_it_is():
-    """1.30 is text over visual, 1.03 to 1.15 visual over text."""
-    assert told(1 / 1.3, 1.03, 1.15, words=LOUD, where="after") == (
-        "1.30 x quieter after layer 1 and about as loud (1.03 to 1.15 x as loud) after layers 2-3"
-    )
-    louder = "1.30 x louder in layer 1 and about as loud (1.03 x) in layer 2"
-    assert told(1.3, 1.03, words=LOUD) == louder
-    assert "(1.00 x as fast)" in told(0.5, 1, 2, 1, 2, 1)
-    assert "(1.00 x)" in told(3, 1, 2, 1, 2, 1)
-    alone = {1: Ratio(1.03)}
-    assert layers_in_words(alone, LOUD) == "about as loud (1.03 x) in layer 1"
-    beside = layers_in_words(alone, LOUD, beside_inverses=True)
-    assert beside == "about as loud (1.03 x as loud) in layer 1"
+def test_the_interval_is_that_of_the_number_before_it():
+    two = Ratio(2, 1.9, 2.1), Ratio(9, 4, 20)
+    assert told(*two) == [
+        "They turn more quickly in layers 1-2: 2.0 to 9.0 x [4.0, 20.0] (layer 2)."
+    ]
 
 
-def test_a_layer_without_a_ratio_parts_no_block_and_is_named():
-    assert told(4, math.nan, 2, math.inf) == (
-        "2.0 to 4.0 x more quickly in layers 1, 3 (no ratio in layers 2, 4)"
-    )
+def test_a_layer_without_a_ratio_is_named():
+    assert told(4, math.nan, 2, math.inf) == [
+        "They turn more quickly in layers 1, 3: 2.0 to 4.0 x (layer 1).",
+        "Angle: no ratio in layers 2, 4.",
+    ]
 
 
-def test_many_blocks_are_told_by_direction():
-    values = [0.25, 0.25, 1, 0.5, 2, 0.5, 1, 1, 3, 0.2]
-    assert told(*values) == (
-        "more slowly in 5 of 10 layers, from layer 1 to 10 (2.0 to 5.0 x); "
-        "about as fast in 3 of 10 layers, from layer 3 to 8 (1.00 x as fast); "
-        "more quickly in 2 of 10 layers, from layer 5 to 9 (2.0 to 3.0 x); "
-        "the direction changes 4 times"
+def test_a_headline_tells_what_most_layers_do_and_which_are_inconclusive():
+    slow, open_ = Ratio(1 / 3, 1 / 4, 1 / 2), Ratio(1.3, 0.3, 3)
+    assert headline(slow, slow, 2.0, open_) == (
+        "turn 3.0 x more slowly in layers 1-2",
+        "layer 4 is inconclusive",
     )
-    once = told(0.5, 1, 0.5, 1, 0.5, 2)
-    assert once.endswith(
-        "more quickly in 1 of 6 layers, in layer 6 (2.0 x); the direction changes 1 time"
-    )
-    assert "changes" not in told(0.5, 1, 0.5, 1, 0.5)
+    assert headline(0.5, 0.25) == ("turn up to 4.0 x more slowly in layers 1-2", "")
+    assert headline(1, 1) == ("turn about the same in layers 1-2", "")
+    assert headline(open_, open_) == ("", "layers 1-2 are inconclusive")
+    assert headline(math.nan) == ("", "")
 
 
 def test_eighty_noisy_layers_stay_readable():
     values = [Ratio(0.7 + 0.6 * (layer % 2), 0.5, 2) if layer % 3 else 0.5 for layer in range(80)]
     text = told(*values)
-    assert len(text) < 250
-    assert sum(map(int, re.findall(r"in (\d+) of 80 layers", text))) == 80
+    assert max(map(len, text)) < 100
+    assert sum(int(re.search(r"in (\d+) of 80 layers", each)[1]) for each in text) == 80
 
 
 def test_layers_in_short():
     assert layer_ranges([1, 2, 3, 6]) == "1-3, 6"
     assert layer_ranges([]) == ""
+    assert layers_named([1, 2, 4, 6, 8], 9, "after") == "after layers 1-2, 4, 6, 8"
+    assert layers_named([1, 3, 5, 7, 9], 9) == "in 5 of 9 layers, from 1 to 9"

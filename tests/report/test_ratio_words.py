@@ -4,46 +4,55 @@ import pandas as pd
 import pytest
 
 from normprobe.report.ratio_words import (
-    FAST,
-    LOUD,
     Estimate,
     Ratio,
+    Words,
     brackets,
+    factor,
     ratio_in_words,
     ratios_by_layer,
+    spanned,
     times,
     usable,
 )
+from normprobe.tidy import select
 
 
 @pytest.mark.parametrize(
-    ("ratios", "words"),
+    ("ratio", "words"),
     [
-        ([Ratio(57.2)], "57 x louder than text"),
-        ([Ratio(57.2, 49.1, 66)], "57 x [49, 66] louder than text"),
-        ([Ratio(0.5, 0.4, 0.625)], "2.00 x [1.60, 2.50] quieter than text"),
-        ([Ratio(1.2, 1.1, 1.3)], "1.20 x [1.10, 1.30] louder than text"),
-        ([Ratio(1.01, 0.97, 1.05)], "about as loud as text (1.01 x [0.97, 1.05])"),
-        # Far from 1, and yet not told from it.
-        ([Ratio(40, 0.9, 200)], "at norms not told apart from text (40 x [0.90, 200])"),
-        ([Ratio(1.3, 0.4, 3)], "at norms not told apart from text (1.30 x [0.40, 3.00])"),
-        ([Ratio(0.02, 0.01, 1)], "at norms not told apart from text (0.020 x [0.010, 1.00])"),
+        (Ratio(57.2), "57 x larger than that of text"),
+        (Ratio(57.2, 49.1, 66), "57 x [49, 66] larger than that of text"),
+        (Ratio(0.5, 0.4, 0.625), "2.00 x [1.60, 2.50] smaller than that of text"),
+        (Ratio(1.2, 1.1, 1.3), "1.20 x [1.10, 1.30] larger than that of text"),
+        (Ratio(1.01, 0.97, 1.05), "about the same as that of text (1.01 x [0.97, 1.05])"),
+        # Far from 1, and yet inconclusive.
+        (Ratio(40, 0.9, 200), "inconclusive against that of text (40 x [0.90, 200])"),
+        (Ratio(1.3, 0.4, 3), "inconclusive against that of text (1.30 x [0.40, 3.00])"),
+        (Ratio(0.02, 0.01, 1), "inconclusive against that of text (0.020 x [0.010, 1.00])"),
         # An end that is printed as 1 holds 1.
-        ([Ratio(1.25, 1.004, 1.6)], "at norms not told apart from text (1.25 x [1.00, 1.60])"),
-        ([Ratio(99.6, 99, 99.8)], "100 x [99, 100] louder than text"),
-        # Several layers: from the smallest to the largest, from the lowest end to the highest.
-        ([Ratio(8, 7, 9), Ratio(2, 1.5, 3)], "2.00 to 8.00 x [1.50, 9.00] louder than text"),
-        ([Ratio(0.2, 0.1, 0.25), Ratio(0.5)], "2.0 to 5.0 x [4.0, 10.0] quieter than text"),
-        ([Ratio(2.04), Ratio(2.01)], "2.0 x louder than text"),
+        (Ratio(1.25, 1.004, 1.6), "inconclusive against that of text (1.25 x [1.00, 1.60])"),
+        (Ratio(99.6, 99, 99.8), "100 x [99, 100] larger than that of text"),
     ],
 )
-def test_a_ratio_is_told_with_its_interval(ratios, words):
-    assert ratio_in_words(ratios, LOUD, "text") == words
+def test_a_ratio_is_told_with_its_interval(ratio, words):
+    assert ratio_in_words(ratio, than="that of text") == words
+
+
+def test_several_ratios_are_told_by_the_smallest_and_the_largest():
+    layers = {3: Ratio(8, 7, 9), 4: Ratio(2, 1.5, 3)}
+    assert spanned(layers) == "2.0 to 8.0 x [7.0, 9.0] (layer 3)"
+    assert (
+        spanned({1: Ratio(0.2, 0.1, 0.25), 2: Ratio(0.5)}) == "2.0 to 5.0 x [4.0, 10.0] (layer 1)"
+    )
+    assert spanned({1: Ratio(2.04), 2: Ratio(2.01)}) == "2.0 x"
+    assert factor([*layers.values()]) == "2.00 to 8.00 x [1.50, 9.00]"
+    assert factor([*layers.values()], ends=False) == "2.0 to 8.0 x"
 
 
 def test_nothing_follows_where_it_is_known_what_is_compared():
-    assert ratio_in_words([Ratio(1.0)], FAST) == "about as fast (1.00 x)"
-    assert ratio_in_words([Ratio(0.25)], FAST) == "4.0 x more slowly"
+    assert ratio_in_words(Ratio(1.0)) == "about the same (1.00 x)"
+    assert ratio_in_words(Ratio(0.25), Words("more quickly", "more slowly")) == "4.0 x more slowly"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,7 @@ def test_nothing_follows_where_it_is_known_what_is_compared():
         (Ratio(3, 2, math.inf), 1),
     ],
 )
-def test_a_ratio_differs_is_equal_or_is_not_told_apart(ratio, state):
+def test_a_ratio_differs_is_equal_or_is_inconclusive(ratio, state):
     assert ratio.state == state
     assert ratio.inverse.state == (None if state is None else -state)
 
@@ -87,7 +96,7 @@ def test_the_size_of_a_disparity_is_the_same_both_ways(ratio, size):
 
 
 def test_an_end_at_zero_has_no_end_the_other_way_round():
-    assert ratio_in_words([Ratio(0.1, 0, 0.5)], LOUD) == "10 x [2.0, inf] quieter"
+    assert ratio_in_words(Ratio(0.1, 0, 0.5)) == "10 x [2.0, inf] smaller"
 
 
 @pytest.mark.parametrize(
@@ -99,17 +108,18 @@ def test_an_interval_has_a_sign_where_it_lies_on_one_side_of_0(low, high, sign):
 
 
 def test_where_other_layers_have_bands_one_without_could_be_anything():
-    rows = pd.DataFrame({"layer": [2, 1], "ratio": [3.0, 2.0]})
-    rows = rows.assign(ratio_band_low=[math.nan, 1.5], ratio_band_high=[math.nan, 2.5])
-    assert ratios_by_layer(rows, "ratio") == {1: Ratio(2, 1.5, 2.5), 2: Ratio(3, 0, math.inf)}
-    (alone,) = ratios_by_layer(rows[:1], "ratio").values()  # of one image nothing is known
+    rows = pd.DataFrame({"layer": [2, 1], "quantity": "ratio", "mean": [3.0, 2.0]})
+    rows = rows.assign(band_low=[math.nan, 1.5], band_high=[math.nan, 2.5])
+    found = ratios_by_layer(select(rows, "ratio"))
+    assert found == {1: Ratio(2, 1.5, 2.5), 2: Ratio(3, 0, math.inf)}
+    (alone,) = ratios_by_layer(select(rows[:1], "ratio")).values()  # of one image nothing is known
     assert not alone.has_interval
 
 
 def test_brackets_are_explained_and_their_absence_too():
-    assert brackets([Ratio(2), Ratio(3, 2, 4)], 9) == "In brackets: 95 % intervals over images."
+    assert brackets([Ratio(2), Ratio(3, 2, 4)], 9) == "[ ]: 95 % interval (bootstrap over images)."
     assert brackets([Ratio(3, 2, 4)], 9, "layers") == (
-        "In brackets: 95 % intervals over images, of layers in all of them together."
+        "[ ]: 95 % interval (bootstrap over images, simultaneous over layers)."
     )
     assert brackets([Ratio(2)], 1) == "One sample, no intervals."
     assert brackets([Ratio(2)], 5) == "One image, no intervals."

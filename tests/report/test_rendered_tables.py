@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from support import made_tables
+from support.flat import tidied
 from support.made_cells import made_cells
 from support.made_runs import HOSTILE
 
-from normprobe.measurements.survey.printed import printed_table
+from normprobe.extensions.survey.printed import printed_table
 from normprobe.paper.tables import layouts, measured_table
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.table_text import latex, markdown
@@ -43,7 +44,7 @@ def tables() -> Iterator[tuple[str, ReadableTable]]:
         readable_table(pd.DataFrame({"name": [chr(code) for code in range(0x20, 0x250)]})),
     )
     for name in MADE:
-        yield name, readable_table(getattr(made_tables, name)().head(40))
+        yield name, readable_table(tidied(name, getattr(made_tables, name)().head(40)))
     for name, layout in layouts().items():
         yield name, measured_table(layout, made_cells(name), [*names])
     rows = [{"model": name, "mean": 1.5, "mean_published": 1.0, "std": 0.5} for name in names]

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.text import Text
+from support.flat import tidied
 from support.printed import assert_fits, printed
 
 from normprobe.report.terminal import (
@@ -49,14 +50,14 @@ def test_colours_of_our_own_reach_a_terminal(monkeypatch) -> None:
 # --- tables over layers --------------------------------------------------------------------------
 
 COLUMNS = [
-    NumberColumn((header, group), column, {"group": group}, doubted=doubted)
-    for header, column, doubted in (("size", "size_mean", ""), ("turn", "turn_mean", "doubted"))
+    NumberColumn((header, group), header, {"group": group}, doubted=doubted)
+    for header, doubted in (("size", ""), ("turn", "doubted"))
     for group in ("visual", "text")
 ]
 
 
 def by_layer(last: int) -> pd.DataFrame:
-    """Numbers that tell group, layer and column; layer 0 has a size alone."""
+    """A flat table of numbers that tell group, layer and column; layer 0 has a size alone."""
     layer = np.arange(last + 1)
     return pd.concat(
         pd.DataFrame({"layer": layer, "group": group, "size_mean": add + layer}).assign(
@@ -70,7 +71,8 @@ def lines_of(
     table: pd.DataFrame, columns: Sequence[NumberColumn] = COLUMNS, notes: Sequence[str] = ()
 ) -> list[list[str]]:
     show = partial(print_by_layer, columns=columns, notes=notes, file="made.csv")
-    text = printed(lambda rows, console: show("Made", rows, console=console), table)
+    tidy = tidied("layers", table)
+    text = printed(lambda rows, console: show("Made", rows, console=console), tidy)
     return [line.split() for line in text.splitlines()]
 
 
@@ -84,7 +86,7 @@ def test_each_number_stands_in_its_layer_below_its_header() -> None:
 
 def test_a_header_of_three_lines_names_what_columns_share_once() -> None:
     names = [("a", "x"), ("a", "y"), ("b", "y"), ("b", "y")]
-    columns = [NumberColumn((*name, f"{n}"), "size_mean", {}) for n, name in enumerate(names)]
+    columns = [NumberColumn((*name, f"{n}"), "size", {}) for n, name in enumerate(names)]
     lines = lines_of(by_layer(0).query("group == 'text'"), columns)
     assert lines[1:4] == [["a", "b"], ["x", "y", "y"], ["layer", "0", "1", "2", "3"]]
 
@@ -129,4 +131,5 @@ def test_every_line_fits(factor: float) -> None:
     table = by_layer(40)
     table[["size_mean", "turn_mean"]] *= factor
     show = partial(print_by_layer, columns=COLUMNS * 2, notes=(), file="made.csv")
-    assert_fits(lambda rows, console: show("Made", rows, console=console), table)
+    tidy = tidied("layers", table)
+    assert_fits(lambda rows, console: show("Made", rows, console=console), tidy)

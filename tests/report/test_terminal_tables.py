@@ -1,6 +1,7 @@
 import pandas as pd
 import pytest
 from rich.cells import cell_len
+from support.flat import tidied
 from support.made_tables import NASTY_TOKENS
 
 from normprobe.report.terminal import nonfinite_note, selected_layers, token_cell
@@ -32,9 +33,13 @@ def test_a_selection_holds_both_ends_and_fits_a_screen(depth):
 
 def test_non_finite_tokens_are_counted_and_the_first_places_named():
     table = pd.DataFrame({"layer": range(6), "nonfinite": [1, 0, 1, 1, 1, 2]})
+
+    def note(flat):
+        return nonfinite_note(tidied("layers", flat), "layer")
+
     named = "Left out as non-finite: 6 at layer 0, 2, 3, 4, ..."
-    assert nonfinite_note(table, "layer").startswith(named)
-    assert nonfinite_note(table.assign(nonfinite=0), "layer") == ""
-    assert nonfinite_note(table[["layer"]], "layer") == ""
-    stage = pd.DataFrame({"stage": ["decoder_input"], "nonfinite": [3]})
+    assert note(table).startswith(named)
+    assert note(table.assign(nonfinite=0)) == ""
+    assert note(table[["layer"]]) == ""
+    stage = tidied("interface", pd.DataFrame({"stage": ["decoder_input"], "nonfinite": [3]}))
     assert nonfinite_note(stage, "stage") == "Left out as non-finite: 3 at stage decoder input."

@@ -25,6 +25,7 @@ from normprobe.options import Sampling
 from normprobe.runs import collecting
 from normprobe.runs.collecting import norm_maps
 from normprobe.runs.run_folder import RunFolder, RunStore
+from normprobe.schema import DIGESTS, SCHEMA_VERSION
 
 LONG = 30.0  # seconds that only a failing test waits
 
@@ -75,9 +76,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         for sample in data:
             if sample.id in wanted:
                 inputs = BatchFeature({"input_ids": torch.ones(1, 1, dtype=torch.long)})
-                yield Batch(
-                    {sample.id: sample.image_hash}, {sample.id: sample.prompt}, inputs, [], {}
-                )
+                told = (sample.image_hash, sample.prompt, None)
+                digests = {name: {sample.id: of} for name, of in zip(DIGESTS, told, strict=True)}
+                yield Batch(digests, inputs, [], {})
 
     monkeypatch.setattr(collecting, "prefetched", batches)
     torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
@@ -127,7 +128,8 @@ def test_rows_that_are_deleted_while_a_run_writes_are_said_to_be(
     deleted: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collecting, "SECONDS_A_PART", 0.0)
-    folder = RunFolder.create(tmp_path / "run", overwrite=False, record={"command": "layers"})
+    record = {"command": "layers", "schema_version": SCHEMA_VERSION}
+    folder = RunFolder.create(tmp_path / "run", overwrite=False, record=record)
     sample_ids = folder.sample_ids
 
     def all_measured() -> set[str]:

@@ -23,10 +23,10 @@ from normprobe.runs.files import (
     csv_table,
     is_own,
     json_bytes,
+    json_text,
     jsonable,
     own_files,
     own_picture,
-    table_json,
     write_by_rename,
 )
 from normprobe.runs.run_folder import read_image
@@ -244,7 +244,7 @@ def test_floats_keep_full_precision():
 
 def test_tables_are_strict_and_exact():
     table = made_tables.layers()
-    rows = json.loads(table_json(table))
+    rows = json.loads(json_text(table))
     assert len(rows) == len(table)
     assert rows[0]["angle_mean"] is None
     assert rows[1]["cosine_mean"] == np.cos(made_tables.VISUAL_ANGLE[1])

@@ -20,8 +20,9 @@ from normprobe.runs import folder_lock
 from normprobe.runs.begin import resumed
 from normprobe.runs.folder_lock import SILENT, FolderLock, holds_files
 from normprobe.runs.run_folder import RunFolder
+from normprobe.schema import SCHEMA_VERSION
 
-RECORD = {"command": "layers", "model": "a/b"}
+RECORD = {"command": "layers", "model": "a/b", "schema_version": SCHEMA_VERSION}
 
 HOLD = """
 import sys, time
@@ -352,8 +353,8 @@ from normprobe.runs.folder_lock import FolderLock
 folder, counter = Path(sys.argv[1]), Path(sys.argv[2])
 print("ready", flush=True)
 input()
-taken = 0
-for _ in range(100):
+taken, until = 0, time.monotonic() + 60
+while int(counter.read_text() or 0) < 400 and time.monotonic() < until:
     lock = FolderLock(folder)
     try:
         lock.acquire()
@@ -387,7 +388,7 @@ def test_without_locks_processes_that_race_for_dead_ones_never_meet(tmp_path: Pa
         racer.stdin.write("\n")
         racer.stdin.flush()
     taken = [int(racer.communicate(timeout=120)[0]) for racer in racers]
-    assert int(counter.read_text()) == sum(taken) > 10
+    assert int(counter.read_text()) == sum(taken) > 100
 
 
 # --- folders that go away -----------------------------------------------------------------------

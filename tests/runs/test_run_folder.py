@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 from support import made_tables
+from support.flat import tidied
 from support.made_runs import run_folder
 
 from normprobe.errors import NormprobeError
@@ -28,8 +29,9 @@ from normprobe.runs.run_folder import (
     read_table,
     runs_below,
 )
+from normprobe.schema import SCHEMA_VERSION
 
-RECORD = {"command": "layers", "model": "org/model"}
+RECORD = {"command": "layers", "model": "org/model", "schema_version": SCHEMA_VERSION}
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -40,6 +42,7 @@ def run(request, tmp_path):
 
 
 def new_run(path, **record):
+    record = {"schema_version": SCHEMA_VERSION, **record}
     return RunFolder.create(path, overwrite=False, record=record)
 
 
@@ -384,7 +387,7 @@ def test_overwrite_deletes_only_what_was_written(tmp_path):
     (tmp_path / "notes.csv").write_text("mine")
     (tmp_path / "plots" / "notes.txt").write_text("mine")
     run.unlock()
-    RunFolder.create(tmp_path, overwrite=True, record={})
+    RunFolder.create(tmp_path, overwrite=True, record={"schema_version": SCHEMA_VERSION})
     assert files(tmp_path) == ["notes.csv", "plots/notes.txt", "run.json"]
     assert RunFolder.open(tmp_path).record["files"] == []
 
@@ -423,6 +426,19 @@ def test_opening_what_is_no_run(tmp_path):
         RunFolder.open(tmp_path)
 
 
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1, None, "5", "\x1b[2J"])
+def test_tables_of_another_form_are_refused_but_may_be_replaced(tmp_path, version):
+    new_run(tmp_path, schema_version=version).unlock()
+    with pytest.raises(NormprobeError) as caught:
+        RunFolder.open(tmp_path)
+    assert f"{tmp_path} have another form" in caught.value.problem
+    assert f"expected schema version {SCHEMA_VERSION}, received" in caught.value.problem
+    assert all(line.isprintable() for line in str(caught.value).splitlines())
+    assert "measure again" in caught.value.remedy
+    run = RunFolder.create(tmp_path, overwrite=True, record=RECORD)
+    assert RunFolder.open(tmp_path).record == run.record
+
+
 def test_names_cannot_leave_the_folder(tmp_path):
     run = new_run(tmp_path / "run")
     for name in ("../layers", "a/b"):
@@ -442,8 +458,9 @@ def test_tables_survive_the_round_trip_exactly(tmp_path):
         ("tokens", made_tables.tokens("text", "visual")),
         ("histogram", made_tables.histogram()),
     ):
-        run.write_table(name, table)
-        pd.testing.assert_frame_equal(read_table(tmp_path, name), table, check_dtype=False)
+        for form in (table, tidied(name, table)):
+            run.write_table(name, form)
+            pd.testing.assert_frame_equal(read_table(tmp_path, name), form, check_dtype=False)
 
 
 @pytest.mark.parametrize("token", ["\r", "a\rb", "\n", ",", '"', "nan", "null", "1", "\x00", ""])

@@ -8,21 +8,30 @@ import torch
 from support.allocations import allocations
 
 from normprobe.schema import MODALITIES, PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.statistics import token_metrics as arithmetic
 from normprobe.statistics.token_metrics import (
     POOLED_GROUPS,
     Directions,
-    centered_cross_modal_cosine,
     cross_modal_cosine,
     directions,
     group_masks,
+    mean_of,
+    moved,
     pooled_cosine,
-    token_metrics,
-    token_norms,
+    state_of,
     turn_cosines,
+    turns_of,
     within_modal_cosine,
 )
 
 CODES = {group: code for code, group in enumerate(TOKEN_GROUPS)}
+
+
+@pytest.fixture(autouse=True, params=["asked", "not asked"])
+def _extremes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An accelerator is not asked whether a state is extreme."""
+    if request.param == "not asked":
+        monkeypatch.setattr(arithmetic, "_scale", arithmetic._scaling)
 
 
 def states() -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,20 +49,20 @@ def groups() -> torch.Tensor:
 
 
 def directions_of(state: torch.Tensor, masks: torch.Tensor) -> Directions:
-    return directions(state, token_norms(state), masks)
+    return directions(state_of(state), masks)
 
 
 def numbers(x: torch.Tensor, h: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     """Everything, ``[batch, columns]``."""
     before, after = directions_of(x, masks), directions_of(h, masks)
-    moved = token_metrics(x, h)
+    turns = mean_of(*turns_of(moved(state_of(x), state_of(h)), masks))
     return torch.cat(
         [
-            pooled_cosine(before, after),
+            pooled_cosine(before.groups, after.groups),
             within_modal_cosine(after),
-            cross_modal_cosine(after)[:, None],
-            centered_cross_modal_cosine(h, token_norms(h), masks, after)[:, None],
-            turn_cosines(moved.perpendicular, moved.turned, masks, before),
+            cross_modal_cosine(mean_of(after.units, after.tokens))[:, None],
+            cross_modal_cosine(mean_of(after.centered, after.tokens))[:, None],
+            turn_cosines(turns, mean_of(before.units, before.tokens)),
         ],
         dim=1,
     )
@@ -136,8 +145,9 @@ def test_a_row_of_zeros_has_no_direction() -> None:
     masks = group_masks(groups())
     found = directions_of(h, masks)
     rest = expected(x[0, 1:], h[0, 1:], groups()[0, 1:])[len(POOLED_GROUPS) :]
-    centered = centered_cross_modal_cosine(h, token_norms(h), masks, found)
-    measured = [*within_modal_cosine(found)[0], cross_modal_cosine(found)[0], centered[0]]
+    means = (mean_of(sums, found.tokens) for sums in (found.units, found.centered))
+    crossed = [cross_modal_cosine(each)[0] for each in means]
+    measured = [*within_modal_cosine(found)[0], *crossed]
     np.testing.assert_allclose(measured, rest[:4], atol=1e-5)
 
 
@@ -166,8 +176,8 @@ def test_float64_states_are_measured_in_float64() -> None:
 
 def test_directions_are_centered_in_the_memory_of_one_state() -> None:
     state = torch.randn(2, 7, 4096, generator=torch.Generator().manual_seed(0))
-    masks, norms = group_masks(groups()), token_norms(state)
-    pointing = directions(state, norms, masks)
+    masks, read = group_masks(groups()), state_of(state)
     with allocations() as made:
-        centered_cross_modal_cosine(state, norms, masks, pointing)
-    assert made.peak < 1.7 * state.nbytes  # two mean vectors a sample beside it
+        directions(read, masks)
+    # Beside it, nine mean vectors of seven tokens a sample.
+    assert made.peak < (1.1 + 10 / 7) * state.nbytes

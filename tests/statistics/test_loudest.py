@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.statistics.loud_tokens import loudest_columns, loudest_token
+from normprobe.statistics.loud_tokens import loudest_token, loudest_tokens
 
 
 def test_it_has_a_place_in_the_prompt_an_id_and_a_share() -> None:
@@ -18,6 +18,13 @@ def test_it_has_a_place_in_the_prompt_an_id_and_a_share() -> None:
 def test_a_table_names_the_token_of_most_samples() -> None:
     rows = pd.DataFrame({"group": "text", "loudest_share": [0.2, 0.4, 0.9]})
     rows = rows.assign(loudest_position=[7, 7, 1], loudest_id=[40, 40, 30])
-    row = loudest_columns(rows, ["group"], {30: "<s>", 40: "."}.__getitem__).iloc[0]
-    assert row["loudest_share"] == pytest.approx(0.5)
-    assert (row["loudest_token"], row["loudest_position"], row["loudest_samples"]) == (".", 7, 2)
+    other = pd.DataFrame({"group": ["none", "visual"], "loudest_position": [np.nan, 3.0]})
+    rows = pd.concat([other, rows])  # a group without such a token has no row
+    table = loudest_tokens(rows, ["group"], {30: "<s>", 40: "."}.__getitem__)
+    assert list(table) == ["group", "token", "position", "samples"]
+    row = table.set_index("group").loc["text"]
+    assert (row["token"], row["position"], row["samples"]) == (".", 7, 2)
+    visual = table.set_index("group").loc["visual"]
+    assert pd.isna(visual["token"]) and (visual["position"], visual["samples"]) == (3, 1)
+    assert table["group"].tolist() == ["visual", "text"]
+    assert loudest_tokens(rows, ["group"], None)["token"].isna().all()

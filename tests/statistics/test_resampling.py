@@ -3,16 +3,19 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.flat import flat, flat_name
 from support.slow_bootstrap import (
     DRAWS,
     SAMPLES,
     UNITS,
     assert_intervals,
     repeated,
+    scale_named,
     slow_draws,
     use_few_draws,
 )
 
+from normprobe.measurements import measurement
 from normprobe.statistics.bootstrap import (
     FISHER,
     LINEAR,
@@ -25,9 +28,21 @@ from normprobe.statistics.bootstrap import (
 from normprobe.statistics.resampling import (
     Resampled,
     Together,
+    add_intervals,
     image_units,
     scale_of,
-    with_intervals,
+)
+from normprobe.tidy import Numbers, Quantity, Table, tidy
+
+#: The scales of what is drawn here.
+TABLE = Table(
+    "made",
+    "a cell",
+    [
+        Quantity("norm", "a size", forms="mean samples geometric interval log"),
+        Quantity("cosine_gap", "a difference", forms="mean interval band"),
+        Quantity("norm_ratio", "a ratio", forms="mean interval band log"),
+    ],
 )
 
 
@@ -145,106 +160,161 @@ def test_covariances_of_every_draw() -> None:
 
 def test_intervals_stand_behind_the_columns_in_their_order() -> None:
     rows = sample_rows()
-    table = table_of(rows, by_tokens=True).assign(other=1.0)
+    table = table_of(rows, by_tokens=True)
     resampled = Resampled(table, rows, ["group"])
-    draws = {"norm_mean": resampled.means("norm_mean", by_tokens=True)}
-    found = with_intervals(table, draws, resampled.units)
-    assert list(found) == ["group", "norm_mean", "other", "norm_mean_ci_low", "norm_mean_ci_high"]
+    means = resampled.means("norm_mean", by_tokens=True)
+    numbers = {"norm": {"mean": table["norm_mean"]}, "other": {"mean": np.ones(len(table))}}
+    add_intervals(numbers, {("norm", "mean"): means}, resampled.units, table=TABLE)
+    assert list(numbers["norm"]) == ["mean", "low", "high"]
+    assert list(numbers["other"]) == ["mean"]
+    found = tidy(table[["group"]], numbers)
+    assert list(found) == ["group", "quantity", "mean", "low", "high"]
     slow = slow_draws(rows, lambda drawn: table_of(drawn, by_tokens=True), ["group"])
-    assert_intervals(found, slow, ["group"], ["norm_mean"])
+    assert_intervals(flat(found), slow, ["group"], ["norm_mean"])
+
+
+def test_each_estimate_has_its_own_ends() -> None:
+    drawn = np.random.default_rng(0).lognormal(size=(50, 2))
+    of = {("norm", "sample_mean"): drawn, ("norm", "geometric_mean"): 2 * drawn}
+    numbers = {"norm": {"mean": drawn[0]}}
+    add_intervals(numbers, of, 5, table=TABLE)
+    ends = ["sample_low", "sample_high", "geometric_low", "geometric_high"]
+    assert list(numbers["norm"]) == ["mean", *ends]
+    for end in ("low", "high"):
+        of_samples, geometric = (numbers["norm"][f"{of}_{end}"] for of in ("sample", "geometric"))
+        np.testing.assert_allclose(2 * of_samples, geometric, rtol=1e-12)
 
 
 def test_a_single_unit_has_no_interval() -> None:
-    table = pd.DataFrame({"group": ["text"], "norm_mean": [1.0]})
-    found = with_intervals(
-        table, {"norm_mean": np.ones((3, 1))}, 1, None, [Together(["norm_mean"])]
-    )
-    assert found.filter(regex="_ci_|_band_").shape == (1, 4)
-    assert found.filter(regex="_ci_|_band_").isna().all(axis=None)
+    numbers = {"norm": {"mean": np.ones(1)}}
+    drawn = {("norm", "mean"): np.ones((3, 1))}
+    add_intervals(numbers, drawn, 1, None, [Together(["norm"])], table=TABLE)
+    ends = [numbers["norm"][end] for end in ("low", "high", "band_low", "band_high")]
+    assert np.isnan(ends).all()
+    assert list(tidy(pd.DataFrame({"group": ["text"]}), numbers)) == ["group", "quantity", "mean"]
 
 
-def test_a_row_that_one_unit_holds_has_no_interval() -> None:
-    table = pd.DataFrame({"norm_mean": [1.0, 1.0]})
-    drawn = {"norm_mean": np.random.default_rng(0).lognormal(size=(50, 2))}
+def test_a_cell_that_one_unit_holds_has_no_interval() -> None:
+    numbers = {"norm": {"mean": np.ones(2)}}
+    drawn = {("norm", "mean"): np.random.default_rng(0).lognormal(size=(50, 2))}
     held = np.arange(5)[:, None] < np.array([1, 5])
-    found = with_intervals(table, drawn, 5, held)
-    assert found["norm_mean_ci_low"].isna().tolist() == [True, False]
+    add_intervals(numbers, drawn, 5, held, table=TABLE)
+    assert np.isnan(numbers["norm"]["low"]).tolist() == [True, False]
 
 
-def layers_drawn(units: int, layers: int = 6) -> dict[str, np.ndarray]:
+def layers_drawn(units: int, layers: int = 6) -> dict[tuple[str, str], np.ndarray]:
     values = np.random.default_rng(units).normal(size=(2, units, layers))
     weights = draw_weights(units, 400)
     means = weights @ values / weights.sum(axis=1, keepdims=True)
-    return {"cosine_gap": means[0], "norm_ratio": np.exp(means[1])}
+    return {("cosine_gap", "mean"): means[0], ("norm_ratio", "mean"): np.exp(means[1])}
+
+
+def numbers_of(drawn: dict[tuple[str, str], np.ndarray]) -> Numbers:
+    return {name: {"mean": values[0]} for (name, _), values in drawn.items()}
 
 
 def test_cells_together_have_the_band_of_them_alone() -> None:
     drawn = layers_drawn(12)
-    table = pd.DataFrame({name: values[0] for name, values in drawn.items()})
-    rows = pd.Series([False, True, True, False, True, True])
-    found = with_intervals(table, drawn, 12, None, [Together(["cosine_gap", "norm_ratio"], rows)])
-    chosen = [values[:, rows.to_numpy()] for values in drawn.values()]
-    for name, ends in zip(drawn, band(chosen, 12, [LINEAR, LOGARITHM]), strict=True):
-        columns = [f"{name}_band_low", f"{name}_band_high"]
-        assert found.loc[~rows, columns].isna().all(axis=None)
-        np.testing.assert_allclose(found.loc[rows, columns].to_numpy().T, ends, rtol=1e-12)
+    numbers = numbers_of(drawn)
+    cells = pd.Series([False, True, True, False, True, True])
+    together = [Together(["cosine_gap", "norm_ratio"], cells)]
+    add_intervals(numbers, drawn, 12, None, together, table=TABLE)
+    chosen = [values[:, cells.to_numpy()] for values in drawn.values()]
+    for (name, _), ends in zip(drawn, band(chosen, 12, [LINEAR, LOGARITHM]), strict=True):
+        found = np.stack([numbers[name]["band_low"], numbers[name]["band_high"]])
+        assert np.isnan(found[:, ~cells]).all()
+        np.testing.assert_allclose(found[:, cells], ends, rtol=1e-12)
+
+
+def test_cells_of_two_sentences_have_two_bands() -> None:
+    drawn = layers_drawn(12)
+    numbers = numbers_of(drawn)
+    of = [np.arange(6) < 2, np.arange(6) >= 4]
+    together = [Together(["norm_ratio"], cells) for cells in of]
+    add_intervals(numbers, drawn, 12, None, together, table=TABLE)
+    of_ratio = numbers["norm_ratio"]
+    found = np.stack([of_ratio["band_low"], of_ratio["band_high"]])
+    for cells in of:
+        ((low, high),) = band([drawn["norm_ratio", "mean"][:, cells]], 12, [LOGARITHM])
+        expected = (
+            np.minimum(low, of_ratio["low"][cells]),
+            np.maximum(high, of_ratio["high"][cells]),
+        )
+        np.testing.assert_allclose(found[:, cells], expected, rtol=1e-12)
+    assert np.isnan(found).any(axis=0).tolist() == [False, False, True, True, False, False]
 
 
 def test_only_images_that_hold_a_number_widen_its_band() -> None:
     drawn = layers_drawn(12)
-    table = pd.DataFrame({name: values[0] for name, values in drawn.items()})
+    numbers = numbers_of(drawn)
     of_gaps = np.arange(12)[:, None] < np.array([12, 12, 12, 3, 3, 1])
-    held = {"cosine_gap": of_gaps, "norm_ratio": np.ones((12, 6), dtype=bool)}
-    found = with_intervals(table, drawn, 12, held, [Together([*drawn])])
+    held = dict(zip(drawn, (of_gaps, np.ones((12, 6), dtype=bool)), strict=True))
+    add_intervals(numbers, drawn, 12, held, [Together([*numbers])], table=TABLE)
     expected = band([*drawn.values()], 12, [LINEAR, LOGARITHM], [*held.values()])
-    for name, ends in zip(drawn, expected, strict=True):
-        columns = [f"{name}_band_low", f"{name}_band_high"]
-        np.testing.assert_allclose(found[columns].to_numpy().T, ends, rtol=1e-12)
-    assert found["cosine_gap_band_low"].isna().tolist() == [False] * 5 + [True]
+    for name, ends in zip(numbers, expected, strict=True):
+        found = np.stack([numbers[name]["band_low"], numbers[name]["band_high"]])
+        np.testing.assert_allclose(found, ends, rtol=1e-12)
+    assert np.isnan(numbers["cosine_gap"]["band_low"]).tolist() == [False] * 5 + [True]
 
 
-def test_a_column_that_was_not_drawn_has_no_band() -> None:
-    drawn = layers_drawn(12)
-    table = pd.DataFrame({"cosine_gap": drawn["cosine_gap"][0]})
-    found = with_intervals(table, drawn, 12, None, [Together(["cosine_gap", "another"])])
-    assert [name for name in found if "_band_" in name] == [
-        "cosine_gap_band_low",
-        "cosine_gap_band_high",
-    ]
+def test_a_number_that_was_not_drawn_has_no_band() -> None:
+    drawn = {key: values for key, values in layers_drawn(12).items() if key[0] == "cosine_gap"}
+    numbers = {**numbers_of(drawn), "norm_ratio": {"mean": np.ones(6)}}
+    together = [Together(["cosine_gap", "norm_ratio", "another"])]
+    add_intervals(numbers, drawn, 12, None, together, table=TABLE)
+    assert list(numbers["norm_ratio"]) == ["mean"]
+    assert {name for name in numbers["cosine_gap"] if "band" in name} == {"band_low", "band_high"}
+    assert "another" not in numbers
 
 
 @pytest.mark.parametrize("units", [2, 3, 5, 8, 30])
 @pytest.mark.parametrize("layers", [1, 2, 6])
 def test_no_band_is_inside_its_interval(units: int, layers: int) -> None:
     drawn = layers_drawn(units, layers)
-    table = pd.DataFrame({name: values[0] for name, values in drawn.items()})
-    found = with_intervals(table, drawn, units, None, [Together([name]) for name in drawn])
-    for name in drawn:
-        assert (found[f"{name}_band_low"] <= found[f"{name}_ci_low"]).all()
-        assert (found[f"{name}_band_high"] >= found[f"{name}_ci_high"]).all()
+    numbers = numbers_of(drawn)
+    add_intervals(numbers, drawn, units, None, [Together([name]) for name in numbers], table=TABLE)
+    for name in numbers:
+        assert (numbers[name]["band_low"] <= numbers[name]["low"]).all()
+        assert (numbers[name]["band_high"] >= numbers[name]["high"]).all()
 
 
 @pytest.mark.parametrize(
-    ("column", "scale"),
+    ("table", "quantity", "estimate", "scale"),
     [
-        ("norm_mean", LOGARITHM),
-        ("norm_sample_mean", LOGARITHM),
-        ("norm_geometric_ratio_to_text", LOGARITHM),
-        ("angle_mean", LOGARITHM),
-        ("cosine_mean", FISHER),
-        ("cosine_gap", LINEAR),
-        ("cosine_residual_mean", LINEAR),
-        ("update_norm_correlation_text", FISHER),
-        ("turn_to_turn_mean", FISHER),
-        ("update_angle_difference", LINEAR),
-        ("log_norm", LINEAR),
-        ("norm_share", LINEAR),
-        ("massive_mean", LOGIT),
-        ("norm_std", LINEAR),
+        ("layers", "norm", "mean", LOGARITHM),
+        ("layers", "norm", "sample_mean", LOGARITHM),
+        ("layers", "norm", "geometric_mean", LOGARITHM),
+        ("layers", "norm_geometric_ratio_to_text", "mean", LOGARITHM),
+        ("layers", "angle", "mean", LOGARITHM),
+        ("layers", "cosine", "mean", FISHER),
+        ("grounding", "cosine_gap", "mean", LINEAR),
+        ("theory", "cosine_residual", "mean", LINEAR),
+        ("theory", "update_norm_correlation", "mean", FISHER),
+        ("theory", "turn_to_turn", "mean", FISHER),
+        ("theory", "update_angle_difference", "mean", LINEAR),
+        ("theory", "update_angle_std", "mean", LOGARITHM),
+        ("accounted", "log_norm", "mean", LINEAR),
+        ("accounted", "norm_share", "mean", LINEAR),
+        ("massive", "massive", "mean", LOGIT),
+        ("massive", "norm_without_massive", "mean", LOGARITHM),
+        ("layers", "a_number_of_the_users_own", "mean", LINEAR),
     ],
 )
-def test_the_scale_of_a_column(column: str, scale: Scale) -> None:
-    assert scale_of(column) is scale
+def test_the_scale_of_a_number(table: str, quantity: str, estimate: str, scale: Scale) -> None:
+    room = measurement("grounding" if table == "grounding" else "layers").quantities()
+    assert scale_of(room[table], quantity, estimate) is scale
+
+
+@pytest.mark.parametrize("name", ["layers", "theory", "accounted", "turns", "branches", "massive"])
+def test_the_declared_scales_are_those_that_the_names_tell(name: str) -> None:
+    table = measurement("layers").quantities()[name]
+    for quantity, known in table.numbers.items():
+        for estimate in known.estimates:
+            # theory.csv had the modality behind the name, which ``angle_mean`` did not tell then.
+            of_group = (name, quantity) == ("theory", "update_angle")
+            column = "" if of_group else flat_name(quantity, estimate)
+            if "interval" in known.forms and estimate.endswith("mean"):
+                assert scale_of(table, quantity, estimate) is scale_named(column), quantity
 
 
 @pytest.mark.parametrize("upwards", [True, False])

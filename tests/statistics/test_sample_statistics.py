@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.quantities import QUANTILES
 from normprobe.statistics.sample_statistics import (
     COSINE_QUANTILE_ERROR,
     QUANTILE_RELATIVE_ERROR,
     merge,
     statistics_of,
 )
+from normprobe.tidy import QUANTILES
 
 METRICS = ("norm", "cosine")
 
@@ -30,17 +30,17 @@ def rows_of(values: np.ndarray, ends: list[int]) -> pd.DataFrame:
 @pytest.mark.parametrize("ends", [[], [1], [2, 2500, 4999], list(range(100, 5000, 100))])
 def test_means_and_deviations_do_not_depend_on_the_split(ends: list[int]) -> None:
     values = tokens()
-    table = merge(rows_of(values, ends), ["layer", "group"], METRICS)
-    assert table["tokens"].item() == 5000
-    assert table["samples"].item() == len(ends) + 1
+    cells, numbers = merge(rows_of(values, ends), ["layer", "group"], METRICS)
+    assert list(cells) == ["layer", "group", "tokens", "samples"]
+    assert cells["tokens"].item() == 5000
+    assert cells["samples"].item() == len(ends) + 1
     for name, series in zip(METRICS, values, strict=True):
-        assert table[f"{name}_mean"].item() == pytest.approx(series.mean(), rel=1e-9)
-        assert table[f"{name}_std"].item() == pytest.approx(series.std(), rel=1e-9)
+        found = numbers[name]
+        assert found["mean"].item() == pytest.approx(series.mean(), rel=1e-9)
+        assert found["std"].item() == pytest.approx(series.std(), rel=1e-9)
         means = [part.mean() for part in np.split(series, ends)]
-        assert table[f"{name}_sample_mean"].item() == pytest.approx(np.mean(means), rel=1e-9)
-        assert table[f"{name}_sample_std"].item() == pytest.approx(
-            np.std(means), rel=1e-9, abs=1e-9
-        )
+        assert found["sample_mean"].item() == pytest.approx(np.mean(means), rel=1e-9)
+        assert found["sample_std"].item() == pytest.approx(np.std(means), rel=1e-9, abs=1e-9)
 
 
 def test_a_small_deviation_at_a_large_mean_survives() -> None:
@@ -51,13 +51,14 @@ def test_a_small_deviation_at_a_large_mean_survives() -> None:
         {"layer": 0, **statistics_of(part, ["norm"])} for part in np.split(series, 10, axis=1)
     )
     expected = series.astype(np.float64).std()
-    assert merge(rows, ["layer"], ["norm"])["norm_std"].item() == pytest.approx(expected, rel=1e-9)
+    _, numbers = merge(rows, ["layer"], ["norm"])
+    assert numbers["norm"]["std"].item() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("ends", [[], [7, 3000]])
 def test_quantiles_err_by_no_more_than_stated(ends: list[int]) -> None:
     values = tokens()
-    table = merge(rows_of(values, ends), ["layer", "group"], METRICS)
+    _, numbers = merge(rows_of(values, ends), ["layer", "group"], METRICS)
     exact = np.quantile(values, list(QUANTILES.values()), method="inverted_cdf", axis=1)
     for place, (metric, errors) in enumerate(
         {
@@ -65,7 +66,7 @@ def test_quantiles_err_by_no_more_than_stated(ends: list[int]) -> None:
             "cosine": {"rtol": 0.0, "atol": COSINE_QUANTILE_ERROR + 1e-12},
         }.items()
     ):
-        measured = table[[f"{metric}_{name}" for name in QUANTILES]].to_numpy()[0]
+        measured = [numbers[metric][name].item() for name in QUANTILES]
         np.testing.assert_allclose(measured, exact[:, place], **errors)
 
 
@@ -87,14 +88,14 @@ def test_a_token_without_a_metric_is_left_out_of_that_metric_alone(ends: list[in
         {"layer": 1, "group": "text", **statistics_of(part, METRICS)}
         for part in np.split(values, ends, axis=1)
     )
-    table = merge(rows, ["layer", "group"], METRICS).iloc[0]
+    cells, numbers = merge(rows, ["layer", "group"], METRICS)
     cosines = np.delete(values[1], [2, 5])
-    assert (table["tokens"], table["nonfinite"]) == (10, 0)
+    assert (cells["tokens"].item(), numbers["nonfinite"]["mean"].item()) == (10, 0)
     for name, there in (("norm", values[0]), ("cosine", cosines)):
-        assert table[f"{name}_mean"] == pytest.approx(there.mean(), rel=1e-12)
-        assert table[f"{name}_std"] == pytest.approx(there.std(), rel=1e-9)
-    logs = np.log(np.delete(values[0], 2))
-    assert table["norm_geometric_mean"] == pytest.approx(np.exp(logs.mean()), rel=1e-12)
+        assert numbers[name]["mean"].item() == pytest.approx(there.mean(), rel=1e-12)
+        assert numbers[name]["std"].item() == pytest.approx(there.std(), rel=1e-9)
+    geometric = np.exp(np.log(np.delete(values[0], 2)).mean())
+    assert numbers["norm"]["geometric_mean"].item() == pytest.approx(geometric, rel=1e-12)
 
 
 def test_a_group_of_non_finite_tokens_alone_has_no_mean_and_spoils_no_other() -> None:
@@ -103,15 +104,16 @@ def test_a_group_of_non_finite_tokens_alone_has_no_mean_and_spoils_no_other() ->
         {"layer": 1, "group": "text", **statistics_of(part, METRICS)}
         for part in (values, np.full((2, 4), np.nan))
     )
-    table = merge(rows, ["layer", "group"], METRICS)
-    assert table["nonfinite"].item() == 4
-    assert table["norm_mean"].item() == pytest.approx(values[0].mean(), rel=1e-12)
+    _, numbers = merge(rows, ["layer", "group"], METRICS)
+    assert numbers["nonfinite"]["mean"].item() == 4
+    assert numbers["norm"]["mean"].item() == pytest.approx(values[0].mean(), rel=1e-12)
 
 
 def test_rows_without_a_metric_have_no_say_in_it() -> None:
     values = tokens(10)
     full = {"layer": 1, "group": "text", **statistics_of(values, METRICS)}
     bare = {"layer": 0, "group": "text", **statistics_of(values[:1], METRICS[:1])}
-    table = merge(pd.DataFrame([bare, full]), ["layer", "group"], METRICS).set_index("layer")
-    assert np.isnan(table.loc[0, "cosine_mean"])
-    assert table.loc[1, "cosine_mean"] == pytest.approx(values[1].mean(), rel=1e-12)
+    cells, numbers = merge(pd.DataFrame([bare, full]), ["layer", "group"], METRICS)
+    assert cells["layer"].tolist() == [0, 1]
+    assert np.isnan(numbers["cosine"]["mean"][0])
+    assert numbers["cosine"]["mean"][1] == pytest.approx(values[1].mean(), rel=1e-12)

@@ -1,4 +1,7 @@
-"""Tables whose ratios touch the ends of what a sentence may say, and sample rows behind tables."""
+"""Tables whose ratios touch the ends of what a sentence may say, and sample rows behind tables.
+
+The tables are flat.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import inf, nan
@@ -24,6 +27,7 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.sample_statistics import co_moments, statistics_by_layer
+from support.flat import tidied
 
 Triple = tuple[float, float, float]
 
@@ -82,11 +86,11 @@ def layers_csv(
 def run_of(
     made: Mapping[str, pd.DataFrame], placement: str = "pre: the paper's theory applies"
 ) -> RunStore:
-    """A run of ``layers`` in memory that holds some of its tables."""
+    """A run of ``layers`` in memory that holds some of its tables, tidy or flat."""
     run = RunStore({"command": "layers", "norm_placement": placement})
     empty = {"theory": pd.DataFrame(columns=["layer"]), "assumptions": pd.DataFrame()}
     for name, table in {**empty, **made}.items():
-        run.write_table(name, table)
+        run.write_table(name, tidied(name, table))
     return run
 
 

@@ -256,24 +256,46 @@ def forward(
     entered: Tensor | None = None,
     gain: float | Tensor = 1.0,
     layers: Sequence[int] | None = None,
+    rows: Tensor | None = None,
+    hidden: Sequence[int] = (),
 ) -> Forward:
     """Run the decoder.
 
     Args:
         batch: as it was given.
         entered: what enters layer 1; None: untouched.
-        gain: of the updates of visual rows.
+        gain: of the updates of some rows.
         layers: in which (from 1); None: in all.
+        rows: which ones; None: visual ones.
+        hidden: layers in which visual rows alone read visual rows.
     """
     model, decoder = batch.model, decoder_of(batch.model)
     x = batch.entered if entered is None else entered
     states = [x]
-    visual = batch.rows("visual")[..., None]
+    changed = (batch.rows("visual") if rows is None else rows)[..., None]
     for number, (layer, given) in enumerate(zip(decoder.layers, batch.given, strict=True), start=1):
         at = gain if layers is None or number in layers else 1.0
-        x = layer_output(layer, x, given, torch.where(visual, torch.tensor(at).to(x), 1.0))
+        if number in hidden:
+            given = given | {"attention_mask": _without_visual(batch, given["attention_mask"])}
+        x = layer_output(layer, x, given, torch.where(changed, torch.tensor(at).to(x), 1.0))
         states.append(x)
     return Forward(states, model.lm_head(decoder.norm(x)))
+
+
+def _without_visual(batch: Batch, mask: Tensor | None) -> Tensor:
+    """A mask, 0 or far below it, in which no other row reads a visual one."""
+    visual = batch.rows("visual")
+    count = visual.shape[1]
+    made = torch.zeros(len(visual), 1, count, count, dtype=torch.float64)
+    for sample, reads, read in np.ndindex(len(visual), count, count):
+        if mask is None:
+            seen = read <= reads
+        else:
+            at = mask[min(sample, len(mask) - 1), 0, reads, read]
+            seen = bool(at) if mask.dtype == torch.bool else float(at) > -1e30
+        if not seen or (visual[sample, read] and not visual[sample, reads]):
+            made[sample, 0, reads, read] = torch.finfo(torch.float64).min
+    return made
 
 
 # --- the interventions, as edits of what enters layer 1 -------------------------------------------

@@ -7,20 +7,21 @@ import pandas as pd
 from PIL import Image
 
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.compare.measure import joined
 from normprobe.report.figures.draw import Drawing
 from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import TOKEN_METRICS
 from support import made_cause, made_massive, made_tables, made_training
+from support.flat import tidied
 from support.made_bands import with_bands
 
-#: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name,
-#: ``*_map`` is a run with maps.
+#: Case -> the tables of its run, flat where ``flat.tidied`` knows them. ``compare_*`` compares runs
+#: of the measurement in its name, ``*_map`` is a run with maps.
 TABLES: dict[str, dict[str, pd.DataFrame]] = {
     "layers": {
         "layers": with_bands(made_tables.layers(), [f"{name}_mean" for name in TOKEN_METRICS]),
         "theory": made_tables.theory(),
-        "assumptions": assumptions_table(made_tables.theory()),
+        "assumptions": made_tables.assumptions(made_tables.theory()),
         "accounted": made_tables.accounted(),
         "branches": made_tables.branches(),
         **made_massive.tables(massive=True),
@@ -48,9 +49,9 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
 }
 TABLES["training"] = made_training.tables(louder=5.0)
 for compared in ("layers", "interface", "grounding", "cause", "embeddings", "attention"):
-    first = TABLES[compared][compared]
-    runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
-    TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
+    names = ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")
+    first = tidied(compared, TABLES[compared][compared])
+    TABLES[f"compare_{compared}"] = {"compare": joined([first] * len(names), names)}
 TABLES["layers_map"] = {
     "layers": TABLES["layers"]["layers"],
     "map": made_tables.norm_map(),
@@ -60,12 +61,10 @@ TABLES["interface_map"] = {
     "map": made_tables.norm_map("stage", ("vision_encoder", "projector_output")),
 }
 TABLES["compare_checkpoints"] = {
-    "compare": pd.concat([TABLES["layers"]["layers"].assign(run=f"{s}", step=s) for s in (0, 900)])
+    "compare": joined([tidied("layers", TABLES["layers"]["layers"])] * 2, ("0", "900"), (0, 900))
 }
-trainings = {name: made_training.tables(louder=x)["training"] for name, x in (("a", 5), ("b", 1))}
-TABLES["compare_training"] = {
-    "compare": pd.concat([table.assign(run=name) for name, table in trainings.items()])
-}
+trainings = [tidied("training", made_training.tables(louder=x)["training"]) for x in (5, 1)]
+TABLES["compare_training"] = {"compare": joined(trainings, ("a", "b"))}
 
 #: Case -> the names of its figures, in order.
 FIGURES = {
@@ -85,7 +84,7 @@ FIGURES = {
     "embeddings": ("embeddings", "shift"),
     "attention": ("attention", "heads", "heatmaps"),
     "grounding": ("grounding",),
-    "cause": ("cause", "effects", "by_layer"),
+    "cause": ("cause", "doses", "effects", "by_layer"),
     "compare_layers": ("small_multiples", "overlay"),
     "compare_checkpoints": ("training", "small_multiples"),
     "training": ("training",),
@@ -99,9 +98,9 @@ FIGURES = {
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame]) -> RunFolder:
-    """A folder of CSV files, and the images that maps lie on."""
+    """A folder of CSV files, tidy as a run has them, and the images that maps lie on."""
     for name, table in tables.items():
-        table.to_csv(folder / f"{name}.csv", index=False, quoting=2)
+        tidied(name, table).to_csv(folder / f"{name}.csv", index=False, quoting=2)
     if {"heatmaps", "map"} & set(tables):
         write_images(folder)
     return RunFolder(folder, {})

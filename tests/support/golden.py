@@ -17,14 +17,15 @@ import pandas as pd
 from PIL import Image
 
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.assumptions import assumptions_table
-from normprobe.report.ranking import ranking
+from normprobe.report.ranking import measures_table, ranking
+from normprobe.report.ratio_words import Estimate
 from normprobe.report.sentences import correlation_table
 from normprobe.run import Run
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import TOKEN_METRICS
+from normprobe.schema import SCHEMA_VERSION, TOKEN_METRICS
 from support import made_cause, made_massive, made_tables
 from support.figure_cases import TABLES
+from support.flat import loudest_of, tidied
 from support.made_bands import with_bands
 from support.printed import printed
 from support.read_page import Reader, drawn
@@ -51,9 +52,12 @@ class Case:
 
     @property
     def run(self) -> Run:
-        store = RunStore({"command": self.command, "model": "org/model", **self.record})
+        facts = {"command": self.command, "model": "org/model", "schema_version": SCHEMA_VERSION}
+        store = RunStore({**facts, **self.record})
         for name, table in self.tables.items():
-            store.write_table(name, table)
+            store.write_table(name, tidied(name, table))
+            if "loudest_position" in table:
+                store.write_table("loudest", loudest_of(table))
         store.write_image("image", Image.new("RGB", (12, 8)))
         store.write_image("image_2", Image.new("RGB", (12, 8)))
         return Run(store)
@@ -70,47 +74,56 @@ def ranks(
     name: str, *numbers: float | tuple[float, float, float], steps: list[int] | None = None
 ) -> Tables:
     """ranking.csv of runs a, b, ... with these numbers, and their intervals."""
-    ends = (name, f"{name}_ci_low", f"{name}_ci_high")
-    measures = [
-        dict(zip(ends, number if isinstance(number, tuple) else (number,), strict=False))
-        for number in numbers
-    ]
+    measures = [{name: estimate(number)} for number in numbers]
     common = {"disparity_middle": 1.0, "disparity_last": 1.0, "inertia_gap": 0.1}
     common |= {"visual_ratio": 1.0, "text_norm": 1.0, "text_std": 1.0, "base_norm": 1.0}
+    shared = {other: Estimate(value) for other, value in common.items()}
     labels = list("abcdefgh")[: len(numbers)]
-    return {"ranking": ranking([row | common | row for row in measures], labels, steps)}
+    return {"ranking": ranking([row | shared | row for row in measures], labels, steps)}
+
+
+def estimate(number: float | tuple[float, float, float]) -> Estimate:
+    """A number, or one with its interval."""
+    return Estimate(*number) if isinstance(number, tuple) else Estimate(number)
 
 
 def gaps(*numbers: float | tuple[float, float, float]) -> Tables:
     """ranking.csv of runs of other disparities, whose inertia has these numbers."""
-    found = ranks("inertia_gap", *numbers)["ranking"]
-    named = [
-        f"inertia_gap{end}" for end in ("", "_ci_low", "_ci_high") if f"inertia_gap{end}" in found
+    measures = [
+        {"disparity_input": Estimate(2.0 + place), "inertia_gap": estimate(number)}
+        for place, number in enumerate(numbers)
     ]
-    rows = found.sort_values("run")[named].to_dict("records")
-    measures = [{"disparity_input": 2.0 + place, **row} for place, row in enumerate(rows)]
-    return {"ranking": ranking(measures, list("abcdefgh")[: len(rows)])}
+    return {"ranking": ranking(measures, list("abcdefgh")[: len(numbers)])}
 
 
 def survey(*gaps: float) -> Tables:
     """A model a gap: the n-th has a disparity of 2 ** n; the last failed."""
-    table = pd.DataFrame({"model": [f"org/model-{n}-instruct-hf" for n in range(len(gaps))]})
-    for name in ("disparity_input", "ratio_to_table", "table_norm", "disparity_last"):
-        table[name] = 2.0 ** np.arange(len(gaps))
-    table["inertia_gap"] = gaps
-    for name in list(table)[1:]:
-        table[f"{name}_ci_low"], table[f"{name}_ci_high"] = table[name] * 0.9, table[name] * 1.1
-    table["status"], table["reason"] = "complete", None
+    disparity = 2.0 ** np.arange(len(gaps))
+    names = ("disparity_input", "ratio_to_table", "table_norm", "disparity_last")
+    numbers = [
+        {**dict.fromkeys(names, size), "inertia_gap": gap}
+        for size, gap in zip(disparity.tolist(), gaps, strict=True)
+    ]
+    measures = [
+        {name: Estimate(value, 0.9 * value, 1.1 * value) for name, value in of.items()}
+        for of in numbers
+    ]
+    models = pd.DataFrame({"model": [f"org/model-{n}-instruct-hf" for n in range(len(gaps))]})
+    measured = measures_table(models, measures).dropna(subset="mean", ignore_index=True)
     failed = {"model": "org/gated", "status": "failed", "reason": "org/gated is gated"}
-    table = pd.concat([table, pd.DataFrame([failed])], ignore_index=True)
-    cost = table[["model"]].assign(fetched_bytes=1, peak_memory=545_500_000, seconds=3.0)
-    correlation = correlation_table(table["disparity_input"], table["inertia_gap"])
-    return {"survey": table, "cost": cost, "correlation": correlation}
+    models = models.assign(status="complete", reason=None)
+    models = pd.concat([models, pd.DataFrame([failed])], ignore_index=True)
+    return {
+        "survey": measured,
+        "models": models,
+        "cost": models[["model"]].assign(fetched_bytes=1, peak_memory=545_500_000, seconds=3.0),
+        "correlation": correlation_table(disparity, gaps),
+    }
 
 
 LAYERS = with_bands(made_tables.layers(3), [f"{name}_mean" for name in TOKEN_METRICS])
 THEORY = made_tables.theory(3)
-NO_THEORY = {"theory": THEORY.iloc[:0], "assumptions": assumptions_table(THEORY).iloc[:0]}
+NO_THEORY = {"theory": THEORY.iloc[:0], "assumptions": made_tables.assumptions(THEORY).iloc[:0]}
 INTERFACE = made_tables.interface()
 ATTENTION = made_tables.attention(layers=4)
 GROUNDING = made_tables.grounding()
@@ -144,7 +157,7 @@ CASES = {
         {
             "layers": LAYERS,
             "theory": THEORY,
-            "assumptions": assumptions_table(THEORY),
+            "assumptions": made_tables.assumptions(THEORY),
             "accounted": made_tables.accounted(3),
             "branches": made_tables.branches(3),
             **made_massive.tables(massive=True),
@@ -162,7 +175,7 @@ CASES = {
         {
             "layers": made_tables.layers(80),
             "theory": made_tables.theory(80),
-            "assumptions": assumptions_table(made_tables.theory(80)),
+            "assumptions": made_tables.assumptions(made_tables.theory(80)),
         },
         forms=WORDS,
     ),

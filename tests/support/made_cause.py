@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from normprobe.tidy import BAND, INTERVAL
+
 ANGLES = [9.42, 2.83, 1.65, 2.08, 1.87, 1.52]
 ALIKE = [1.02, 1.03, 0.83, 1.14, 1.09, 0.94]
 #: Dose, NLL, half the width of its interval, accuracy, share of the angle ratio that is gone.
@@ -18,28 +20,25 @@ NLL, ACCURACY = 0.243, 0.775
 _BANDED = ("visual_angle", "text_angle", "angle_ratio")
 
 
-def row(intervention, quantity, value, effect, half, untouched=0.0, **more):
-    known = {"dose": np.nan, "layer": 0, "samples": 200, "off_map": False} | more
-    ends = (effect * 0.95, effect * 1.05) if quantity in _BANDED else (effect - half, effect + half)
-    band = ends if known["layer"] else (np.nan, np.nan)
-    names = ("effect_ci_low", "effect_ci_high", "effect_band_low", "effect_band_high")
-    named = {"intervention": intervention, "quantity": quantity, "untouched": untouched}
-    return (
-        named
-        | {"value": value, "effect": effect}
-        | dict(zip(names, (*ends, *band), strict=True))
-        | known
-    )
+def row(intervention, quantity, value, mean, half, untouched=0.0, **more):
+    ends = (mean * 0.95, mean * 1.05) if quantity in _BANDED else (mean - half, mean + half)
+    known = {"intervention": intervention, "dose": np.nan, "layer": 0, "quantity": quantity}
+    known |= {"mean": mean, **dict(zip((*INTERVAL, *BAND), (*ends, *ends), strict=True))}
+    return known | {"untouched": untouched, "value": value, "off_map": False, "samples": 200} | more
 
 
 def answers(intervention, nll, half, accuracy, **more):
     """What becomes of the answers."""
+    touched = {"placebo": 6.0}.get(intervention, 64.0)
     return [
         row(intervention, "nll", nll, nll - NLL, half, NLL, **more),
         row(intervention, "accuracy", accuracy, accuracy - ACCURACY, half + 0.02, ACCURACY, **more),
         row(intervention, "kl", (kl := abs(nll - NLL) + 0.002), kl, kl / 2, **more),
         row(intervention, "changed", (kl := abs(accuracy - ACCURACY)), kl, half, **more),
-        row(intervention, "text_moved", 0.1, 0.1, 0.02, **more),
+        row(intervention, "moved", 0.1, 0.1, 0.02, **more),
+        row(intervention, "images", 200.0, 200.0, np.nan, **more),
+        row(intervention, "touched", touched, touched, np.nan, **more),
+        row(intervention, "added", 0.0, 0.0, np.nan, **more),
     ]
 
 
@@ -71,6 +70,8 @@ def cause(frozen_layers=True, intervals=True, right=True):
     rows += answers("scale-to-text", 2.4, 0.3, 0.24, off_map=True)
     rows += angles("norm-at-layer", [b / a for b, a in zip(ANGLES, ALIKE, strict=True)], ALIKE)
     rows.append(row("norm-at-layer", "share_removed", 0.83, 0.83, 0.03))
+    rows.append(row("scale-to-text", "share_removed", 0.92, 0.92, 0.02, off_map=True))
+    rows.append(row("norm-at-layer", "layers_apart", 6.0, 6.0, np.nan))
     rows += answers("freeze", 0.290, 0.029, 0.690)
     if frozen_layers:
         for layer, nll in enumerate((0.2477, 0.2462, 0.2447, 0.2435, 0.2431, 0.2430), start=1):
@@ -82,7 +83,5 @@ def cause(frozen_layers=True, intervals=True, right=True):
     if not right:
         table = table[~table["quantity"].isin(["nll", "accuracy"])]
     if not intervals:
-        ends = [name for name in table if name.endswith(("_low", "_high"))]
-        table[ends] = np.nan
-    first = ["intervention", "dose", "layer", "quantity", "samples", "untouched", "value"]
-    return table[[*first, *[name for name in table if name not in first]]].reset_index(drop=True)
+        table[[*INTERVAL, *BAND]] = np.nan
+    return table.reset_index(drop=True)

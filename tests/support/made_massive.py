@@ -43,7 +43,7 @@ def _columns(h: torch.Tensor) -> dict[str, list]:
     """The columns of one group of a sample: each state is a layer's."""
     metrics = torch.full((len(h), len(TOKEN_METRICS), h.shape[1]), torch.nan)
     metrics[0, 0] = token_norms(h[0])
-    metrics[1:] = token_metrics(h[:-1], h[1:]).metrics.swapaxes(0, 1)
+    metrics[1:] = token_metrics(h[:-1], h[1:]).swapaxes(0, 1)
     tokens = dict(zip(TOKEN_METRICS, metrics.swapaxes(0, 1).numpy(), strict=True))
     tokens |= dict(zip(PEAK_METRICS, peaks(h).numpy(), strict=True))
     tokens[INJECTION] = np.zeros_like(tokens["norm"])

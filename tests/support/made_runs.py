@@ -7,6 +7,8 @@ import pandas as pd
 from PIL import Image
 
 from normprobe.runs.run_folder import RunFolder
+from normprobe.schema import SCHEMA_VERSION
+from support.flat import tidied
 
 #: What a model's name or a token may hold.
 ATTACK = "</script><script>document.title='gone'</script><img src=x onerror=alert(1)>\"'&"
@@ -31,9 +33,10 @@ def add_figure(path: Path, name: str) -> None:
 def run_folder(
     path: Path, command: str, *, record: dict[str, Any] | None = None, **tables: pd.DataFrame
 ) -> Path:
-    """A complete run of a command."""
-    run = RunFolder.create(path, overwrite=False, record={"command": command, **(record or {})})
+    """A complete run of a command; its tables are tidy, or flat as they are made."""
+    facts = {"command": command, "schema_version": SCHEMA_VERSION, **(record or {})}
+    run = RunFolder.create(path, overwrite=False, record=facts)
     for name, table in tables.items():
-        run.write_table(name, table)
+        run.write_table(name, tidied(name, table))
     run.finish(seconds=1.5)
     return path

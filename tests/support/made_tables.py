@@ -1,10 +1,15 @@
-"""Tables with the numbers of a small trained model, and deep or odd variants of them."""
+"""Tables with the numbers of a small trained model, and deep or odd variants of them.
+
+They are flat: a column a number. ``flat.tidied`` makes of them what a run holds.
+"""
 
 import numpy as np
 import pandas as pd
 
-from normprobe.quantities import QUANTILES
+from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.schema import TOKEN_METRICS
+from normprobe.tidy import QUANTILES
+from support.flat import tidied
 
 VISUAL_NORM = [16.53, 16.52, 16.51, 16.55, 16.7, 16.8, 16.9]
 TEXT_NORM = [0.2911, 1.5, 2.4, 3.6, 5.0, 6.0, 7.0]
@@ -150,6 +155,11 @@ def theory(depth=6, **changed):
         for end, way in (("low", -1), ("high", 1))
     }
     return pd.DataFrame({**counts, **numbers, **around})
+
+
+def assumptions(theory):
+    """assumptions.csv of a flat theory.csv."""
+    return assumptions_table(tidied("theory", theory))
 
 
 def accounted(depth=6):

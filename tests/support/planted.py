@@ -7,6 +7,7 @@ before it, from the red; in the others by the projector. Every other layer adds 
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from PIL import Image
 from transformers import LlavaConfig, LlavaForConditionalGeneration
 
+from support.processors import make_processor
 from support.processors.tokenizer import CHARACTERS
 from support.tiny.fragments import CLIP, EOS, FIRST_TEXT, IMAGE, LLAMA, PATCH, TILE
 
@@ -125,3 +127,95 @@ def _project(
     for sign, unit in ((1.0, 2 * hidden), (-1.0, 2 * hidden + 1)):
         projector.linear_1.weight[unit, 2 * feature] = 4.0 * sign
         projector.linear_2.weight[channel, unit] = times * sign
+
+
+@torch.no_grad()
+def inert(
+    seed: int, deciding: int | None = 2, louder: float = 100.0
+) -> LlavaForConditionalGeneration:
+    """A layer decides, but visual tokens enter so loud that what it writes hardly weighs."""
+    model = planted(deciding, seed)
+    out = model.model.multi_modal_projector.linear_2
+    out.weight.mul_(louder)
+    out.bias.mul_(louder)
+    # What hardly weighs turns no answer.
+    model.lm_head.weight[FIRST_TEXT + CHARACTERS.index("A"), TEXT] += 0.05
+    return model
+
+
+@torch.no_grad()
+def bump(seed: int, high: float = 0.5) -> LlavaForConditionalGeneration:
+    """Turning by as much as it does, or not at all, is right; half of it is wrong.
+
+    ``READ`` enters as ``high`` and layer 1 turns it round. The text says what the picture says
+    where ``READ`` is large, either way, and else its opposite.
+    """
+    model = planted(1, seed)
+    layers = model.model.language_model.layers
+    out = model.model.multi_modal_projector.linear_2
+    out.bias[READ] = high
+    x = out.bias[None, None]
+    first, last = layers[0].mlp, layers[READING].mlp
+    first.up_proj.weight[0].zero_()
+    first.up_proj.weight[0, VISUAL] = 1.0
+    first.down_proj.weight[READ, 0] = 1.0
+    written = first(layers[0].post_attention_layernorm(x))[0, 0, READ]
+    first.down_proj.weight[READ, 0] = -2 * high / written
+    attention = layers[READING - 1].self_attn
+    attention.v_proj.weight[1, SAID] = 1.0
+    attention.o_proj.weight[ANSWER, 0] = 0.0
+    attention.o_proj.weight[[READ, SAID], [0, 1]] = torch.tensor([4.0, 0.5])
+    for unit, sign in enumerate((1.0, -1.0)):  # said x |read|
+        last.gate_proj.weight[unit, READ] = 4.0 * sign
+        last.up_proj.weight[unit, SAID] = 1.0
+        last.down_proj.weight[ANSWER, unit] = 0.05
+    last.gate_proj.weight[2, TEXT] = 1.0  # less than said
+    last.up_proj.weight[2, SAID] = 1.0
+    last.down_proj.weight[ANSWER, 2] = -0.5
+    return model
+
+
+@torch.no_grad()
+def stacked(seed: int) -> LlavaForConditionalGeneration:
+    """What decides is added to visual tokens in front of layer 3, as DeepStack adds features."""
+    model = planted(None, seed)
+    model.model.multi_modal_projector.linear_2.weight[READ] = 0.0
+
+    def add(_: object, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        x = args[0].clone()
+        x[..., READ] += 0.15 * x[..., SAID] * x[..., VISUAL]
+        return (x, *args[1:])
+
+    model.model.language_model.layers[2].register_forward_pre_hook(add)
+    return model
+
+
+@torch.no_grad()
+def overflowing(seed: int) -> LlavaForConditionalGeneration:
+    """In float16 what says A is too loud for 8 times itself."""
+    model = planted(None, seed)
+    channel = 40
+    model.model.multi_modal_projector.linear_2.bias[channel] = 5000.0
+    _project(model, channel, 30, times=16000.0)
+    return model.half()
+
+
+#: The four answers to "does inertia cost?", each true of a model by its weights.
+CASES = {
+    "inert-and-harmful": lambda: inert(1),
+    "inert-and-harmless": lambda: inert(1, deciding=None),
+    "turning-and-used": lambda: planted(2, 1),
+    "turning-and-unused": lambda: planted(None, 1),
+}
+
+
+def write_cases(folder: Path) -> None:
+    """The four as checkpoints, and the pictures that they are asked about."""
+    for name, make in CASES.items():
+        make().save_pretrained(folder / name)
+        make_processor("llava").save_pretrained(folder / name)
+    write_pictures(folder, 48, 1)
+
+
+if __name__ == "__main__":
+    write_cases(Path(sys.argv[1]))

@@ -27,6 +27,10 @@ def _mirrored(weight: nn.Parameter) -> None:
     weight.data = weight.data.T.clone()
 
 
+def _mirrored_patches(weight: nn.Parameter) -> None:
+    weight.data = weight.data.transpose(-1, -2).clone()
+
+
 def _swap_norm_and_linear(model: Model) -> None:
     projector = model.model.multi_modal_projector
 
@@ -78,6 +82,27 @@ def _rope_halves(model: Model) -> None:
     """Rotary weights for pairs of neighbours, run with code for halves."""
     weight = _decoder(model).self_attn.q_proj.weight
     weight.data = weight.data.unflatten(0, (-1, 8, 2)).transpose(1, 2).flatten(0, 2).clone()
+
+
+def _in_all_layers(change: Callable[[Any], object]) -> Callable[[Model], object]:
+    return lambda model: [change(layer) for layer in model.model.language_model.layers]
+
+
+def _with_eps(eps: float) -> Callable[[Model], object]:
+    return _in_all_layers(lambda layer: setattr(layer.input_layernorm, "variance_epsilon", eps))
+
+
+def _exchange_weights(one: str, other: str) -> Callable[[Model], object]:
+    def plant(model: Model) -> None:
+        first, second = (model.get_parameter(name) for name in (one, other))
+        first.data, second.data = second.data.clone(), first.data.clone()
+
+    return plant
+
+
+def _drop_last(model: Model) -> None:
+    del model.model.language_model.layers[-1]
+    model.config.text_config.num_hidden_layers -= 1
 
 
 def _set(name: str, value: Any) -> Callable[[Model], object]:
@@ -198,6 +223,100 @@ FAULTS: dict[str, Fault] = {
         "layer 2",
     ),
     "no final norm": Fault("llava", _set(f"{TEXT}.norm", nn.Identity()), "logits", "final norm"),
+    "wrong eps in all layers": Fault("llava", _with_eps(1e-1), "layer 1", "eps"),
+    "last layer left out": Fault("llava", _drop_last, "layer 3", "no layer 3, which is the last"),
+    "last layer an identity": Fault(
+        "llava", lambda m: _leave_out(m, 2), "layer 3", "the state of layer 2"
+    ),
+    "gate and up exchanged": Fault(
+        "llava",
+        _exchange_weights(
+            f"{TEXT}.layers.0.mlp.gate_proj.weight", f"{TEXT}.layers.0.mlp.up_proj.weight"
+        ),
+        "layer 1",
+        "weights",
+    ),
+    "keys and values exchanged": Fault(
+        "llava",
+        _exchange_weights(
+            f"{TEXT}.layers.1.self_attn.k_proj.weight", f"{TEXT}.layers.1.self_attn.v_proj.weight"
+        ),
+        "layer 2",
+        "weights",
+    ),
+    "scale of attention": Fault(
+        "internvl",
+        _in_all_layers(lambda layer: setattr(layer.self_attn, "scaling", 0.1)),
+        "layer 1",
+        "look at what follows",
+    ),
+    "tanh for erf in the decoder": Fault(
+        "gemma3", _set(f"{TEXT}.layers.0.mlp.act_fn", ACT2FN["gelu"]), "layer 1", "activation"
+    ),
+    "rope theta, of Qwen": Fault(
+        "qwen2_5_vl",
+        lambda m: m.model.language_model.rotary_emb.inv_freq.pow_(1.1),
+        "layer 1",
+        "rotary positions",
+    ),
+    "a dropped head": Fault(
+        "llava",
+        lambda m: m.get_parameter(f"{TEXT}.layers.0.self_attn.o_proj.weight").data[:, :16].zero_(),
+        "layer 1",
+        "weights",
+    ),
+    "embedding scaled twice": Fault(
+        "gemma3",
+        lambda m: m.model.language_model.embed_tokens.embed_scale.mul_(8.0),
+        "decoder_input",
+        "applied twice",
+    ),
+    "residual halved": Fault(
+        "llava",
+        lambda m: _behind(_decoder(m, 0), lambda state: 0.5 * state),
+        "layer 1",
+        "Usually a scale",
+    ),
+    "final norm without its weight": Fault(
+        "llava", _scaled(f"{TEXT}.norm.weight", 0.7), "logits", "Usually a scale"
+    ),
+    "logits twice": Fault("llava", _scaled("lm_head.weight", 2.0), "logits", "Usually a scale"),
+    "wrong eps of the final norm": Fault(
+        "llava", _set(f"{TEXT}.norm.variance_epsilon", 10.0), "logits"
+    ),
+    "no class token": Fault(
+        "llava",
+        _scaled(f"{TOWER}.embeddings.class_embedding", 0.0),
+        "vision_encoder",
+        "vision encoder",
+    ),
+    "patch embedding mirrored": Fault(
+        "llava",
+        lambda m: _mirrored_patches(m.get_parameter(f"{TOWER}.embeddings.patch_embedding.weight")),
+        "vision_encoder",
+        "vision encoder",
+    ),
+    "visual rows shifted by one": Fault(
+        "llava",
+        lambda m: _behind(m.model.multi_modal_projector, lambda rows: rows.roll(1, -2)),
+        "projector_output",
+        "another order",
+    ),
+    "visual tokens / sqrt of the hidden size": Fault(
+        "llava",
+        lambda m: _behind(m.model.multi_modal_projector, lambda rows: rows / 8),
+        "projector_output",
+        "1 / the square root of a hidden size, 64",
+    ),
+    "projector without its second layer": Fault(
+        "llava", _set(f"{PROJECTOR}.linear_2", nn.Identity()), "projector_output", "linear layers"
+    ),
+    "norms of keys left out": Fault(
+        "qwen3_vl",
+        _in_all_layers(lambda layer: setattr(layer.self_attn, "k_norm", nn.Identity())),
+        "layer 1",
+        "norms",
+    ),
     "another head": Fault(
         "llava", lambda m: m.lm_head.weight.data.copy_(m.lm_head.weight.data.roll(1, 0)), "logits"
     ),

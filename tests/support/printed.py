@@ -6,6 +6,8 @@ from collections import Counter
 from rich.cells import cell_len
 from rich.console import Console
 
+from normprobe.tidy import QUANTITY
+
 COUNTED = (
     "layer",
     "rank",
@@ -26,6 +28,11 @@ def printed(show, *tables, width=80):
     return console.file.getvalue()
 
 
+def words_of(findings):
+    """What findings say, a line each."""
+    return "\n".join(finding.words for finding in findings if finding.words)
+
+
 def assert_fits(show, *tables):
     """Every line fits, and nothing is cut; columns that do not fit stand below the others."""
     at_80, wide = printed(show, *tables), printed(show, *tables, width=300)
@@ -39,11 +46,26 @@ def _words(text):
 
 
 def extreme(table):
-    """The same table with numbers as wide as they get."""
+    """The same table, flat or tidy, with numbers as wide as they get."""
     table = table.copy()
+    if QUANTITY in table:
+        return _extreme_of_tidy(table)
     for column in table.select_dtypes("number"):
         if column in ("tokens", "count"):
             table[column] = 123_456_789
         elif column not in COUNTED:
             table[column] = -0.99999 if column == "cosine_mean" else 1.23456e-4
+    return table
+
+
+def _extreme_of_tidy(table):
+    quantities = table[QUANTITY]
+    for column in table.select_dtypes("number"):
+        if column == "tokens":
+            table[column] = 123_456_789
+        elif column not in COUNTED:
+            table[column] = table[column].astype(float)
+            table.loc[~quantities.isin(COUNTED), column] = 1.23456e-4
+    if "mean" in table:
+        table.loc[quantities == "cosine", "mean"] = -0.99999
     return table

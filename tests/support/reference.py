@@ -54,9 +54,10 @@ def token_groups(
 
 
 def members(groups: Groups) -> dict[str, NDArray[np.bool_]]:
-    """One mask a group that occurs, with ``non_visual`` for text and special tokens together."""
+    """One mask a group that occurs; ``non_visual`` where there are special tokens beside text."""
     masks = {group: groups == group for group in schema.TOKEN_GROUPS if (groups == group).any()}
-    masks[schema.NON_VISUAL] = (groups == schema.TEXT) | (groups == schema.SPECIAL)
+    if schema.SPECIAL in masks:
+        masks[schema.NON_VISUAL] = (groups == schema.TEXT) | masks[schema.SPECIAL]
     return masks
 
 

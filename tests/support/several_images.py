@@ -11,7 +11,7 @@ from PIL import Image
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
+from normprobe.inputs.inputs_file import family_file
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.processor import load_processor
 from normprobe.model.find.structure import find_parts

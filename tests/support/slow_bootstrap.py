@@ -10,8 +10,7 @@ import scipy.special
 import scipy.stats
 
 from normprobe.statistics import resampling
-from normprobe.statistics.bootstrap import FISHER, LINEAR, LOGARITHM, LOGIT, draw_weights
-from normprobe.statistics.resampling import scale_of
+from normprobe.statistics.bootstrap import FISHER, LINEAR, LOGARITHM, LOGIT, Scale, draw_weights
 
 #: Samples and their images.
 SAMPLES = [("a", "x"), ("b", "x"), ("c", "y"), ("d", None), ("e", "z"), ("f", "z"), ("g", None)]
@@ -50,15 +49,49 @@ class Slow(NamedTuple):
     held: "pd.Series[int] | None"
 
 
+def scale_named(column: str) -> Scale:
+    """The scale of an interval, as the name of a flat column tells it."""
+    # The same quantity of fewer tokens, or by samples.
+    column = column.replace("_without_massive", "").replace("_sample_mean", "_mean")
+    if column.startswith(_SPREADS):
+        return LOGARITHM
+    if column.endswith(_DIFFERENCES) or column.startswith("log_"):
+        return LINEAR
+    if "cosine" in column or "correlation" in column or column.startswith(_COSINES):
+        return FISHER
+    if column.endswith(_SHARES):
+        return LOGIT
+    return LOGARITHM if column.endswith(_SIZES) or "ratio" in column else LINEAR
+
+
+_SPREADS = ("update_norm_cv", "update_angle_std", "log_norm_std")
+_DIFFERENCES = ("_gap", "_difference", "_residual_mean", "_slope", "_std")
+_COSINES = ("visual_turn_to", "text_turn_to", "turn_to_turn", "retention")
+_SHARES = tuple(
+    f"{name}_mean"
+    for name in ("massive", "sink", "high_norm", "still", "top1_share", "top10_share")
+)
+_SIZES = (
+    "geometric_mean",
+    "norm_mean",
+    "rms_mean",
+    "update_mean",
+    "angle_mean",
+    "visual_angle",
+    "text_angle",
+    "at_text_norm",
+)
+
+
 def ends_of(values: np.ndarray, column: str, units: int) -> np.ndarray:
-    """The interval of one number: percentiles on the scale of its column, widened by t.
+    """The interval of one number: percentiles on the scale of its flat column, widened by t.
 
     Args:
         values: as they are, without each unit in turn, and of every draw.
         column: its name.
         units: that hold it.
     """
-    forward, back, least, most = _SCALES[scale_of(column)]
+    forward, back, least, most = _SCALES[scale_named(column)]
     if np.isnan(values[0]) or units < 2:
         return np.full(2, np.nan)
     with np.errstate(all="ignore"):
@@ -72,6 +105,7 @@ def ends_of(values: np.ndarray, column: str, units: int) -> np.ndarray:
 
 
 def assert_intervals(table: pd.DataFrame, slow: Slow, keys: list[str], columns: list[str]) -> None:
+    """The intervals of a flat table are those of flat tables, draw by draw."""
     found = table.set_index(keys)
     for column in columns:
         drawn = pd.concat([of_draw[column] for of_draw in slow.tables], axis=1)

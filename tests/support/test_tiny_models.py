@@ -155,7 +155,7 @@ def test_special_image_tokens_stay_visual():
     case = case_of("llava")
     without = token_groups(case.model, case.inputs, case.parts)
     assert ((without == schema.VISUAL) == (case.groups == schema.VISUAL)).all()
-    assert set(members(without)) == {schema.VISUAL, schema.TEXT, schema.NON_VISUAL}
+    assert set(members(without)) == {schema.VISUAL, schema.TEXT}
 
 
 @pytest.mark.parametrize("model_type", ["llava_next", "qwen3_vl"])

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from normprobe import reproduction
+from normprobe.extensions.paper import reproduction
 from normprobe.runs.processes import Ended, Send
 
 

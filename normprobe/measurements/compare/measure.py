@@ -10,20 +10,24 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
-from normprobe.errors import NormprobeError
-from normprobe.measurements import measurement, measurements
-from normprobe.report.ranking import ranking
+from normprobe.errors import NormprobeError, number_of
+from normprobe.measurements import compared_by, measurement, measurements
+from normprobe.report.ranking import DISPARITY, INERTIA, numbers_of, ranking
+from normprobe.report.ratio_words import Estimate
 from normprobe.report.sentences import CORRELATION, correlation_table
 from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import COMPLETE, RunFolder, RunStore
 from normprobe.statistics.bootstrap import FEWEST
+from normprobe.tidy import QUANTITY
 
+_PICTURES = "pictures before their processor"
 #: Of a record what tells what was measured, in words, and what it has a digest of. Pictures are
 #: told as files hold them: another processor may make other pixels of the same.
 _IDENTITIES = (
     ("weight_digests", "weights", "tensors"),
     ("prompt_hashes", "prompts", "prompts"),
-    ("image_hashes", "pictures before their processor", "pictures"),
+    ("image_hashes", _PICTURES, "pictures"),
+    ("pixel_hashes", "pixels behind their processors", "pictures"),
 )
 
 
@@ -48,9 +52,10 @@ def open_runs(runs: Sequence[RunStore | Path]) -> list[RunStore]:
         )
     _refuse_twice([run if isinstance(run, Path) else run.path or run for run in runs])
     opened = [RunFolder.open(run) if isinstance(run, Path) else run for run in runs]
-    comparable = [offered.name for offered in measurements() if offered.has("compared")]
     for run in opened:
-        if run.command not in comparable:
+        offered = measurements().get(run.command)
+        if offered is None or offered.compared is None:
+            comparable = [name for name, each in measurements().items() if each.compared]
             raise NormprobeError(
                 f"{_where(run)} is a run of {run.record.get('command')!r}; expected one of "
                 f"{', '.join(comparable)}",
@@ -93,7 +98,7 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
     training = _is_training(steps)
     in_steps = [step for place in order if (step := steps[place]) is not None] if training else None
     table = joined(tables, ordered, in_steps)
-    compared = offered.module("compared")
+    compared = compared_by(offered.name)
     measures = [
         compared.measures(main, runs[place].rows(compared.ROW_COLUMNS))
         for main, place in zip(tables, order, strict=True)
@@ -109,10 +114,9 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
     facts["alike"] = alike([run.record for run in in_order], ordered)
     warnings = doubts_about_samples([run.record for run in runs])
     tables_of_all, images = {"compare": table, "ranking": ranked}, {}
-    if len(ranked) >= FEWEST and "inertia_gap" in ranked and not training:
-        tables_of_all[CORRELATION] = correlation_table(
-            ranked["disparity_input"], ranked["inertia_gap"]
-        )
+    if len(runs) >= FEWEST and (ranked[QUANTITY] == INERTIA).any() and not training:
+        numbers = (numbers_of(ranked, name, Estimate).values() for name in (DISPARITY, INERTIA))
+        tables_of_all[CORRELATION] = correlation_table(*([n.value for n in of] for of in numbers))
     shared = getattr(compared, "shared", None)
     if shared is not None and (beside := shared(in_order, ordered)):
         tables_of_all |= beside
@@ -135,38 +139,48 @@ def alike(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[s
     Weights in different types are different numbers, whatever they were rounded from: of these
     nothing is said. Of prompts and pictures, those of samples that two runs share are compared.
     """
-    told = []
+    told: list[str] = []
     for key, what, unit in _IDENTITIES:
         held = [found for record in records if isinstance(found := record.get(key), dict)]
         if len(held) < len(records):
             continue
         shared = set(held[0]).intersection(*held)
+        of_shared = ""
         if what == "weights":
             known = len({str(record.get("dtype")) for record in records}) == 1
         else:
+            if shared and len(shared) < max(map(len, held)):
+                of_shared = f" of the {number_of(len(shared), 'sample')} that all runs hold"
+            if key == "pixel_hashes":
+                # Of other pictures they say nothing; nobody knows those of every layout.
+                shared = {name for name in shared if all(found[name] for found in held)}
+                if not any(one.startswith(f"same {_PICTURES}") for one in told):
+                    continue
             held = [{name: found[name] for name in found if name in shared} for found in held]
             known = all(any(found.values()) for found in held)
-        if not known:
-            continue
-        first, *others = held
-        changed = {
-            label: f"{len(names)} of {len(first | other)} {unit} differ, first {names[0]}"
-            for label, other in zip(labels[1:], others, strict=True)
-            if (names := differing(first, other))
-        }
-        if not changed:
-            told.append(f"same {what}")
-        elif not shared:
-            told.append(f"other {what}")
-        elif len(others) == 1:
-            told.append(f"other {what} ({changed[labels[1]]})")
-        else:
-            label, how = next(iter(changed.items()))
-            told.append(
-                f"other {what} than {labels[0]} in {len(changed)} of {len(others)} runs "
-                f"({label}: {how})"
-            )
+        if known:
+            told.append(_told_apart(f"{what}{of_shared}", unit, held, labels))
     return told
+
+
+def _told_apart(
+    what: str, unit: str, held: Sequence[Mapping[str, Any]], labels: Sequence[str]
+) -> str:
+    """Whether digests are the same in all runs; if not, in which they differ first."""
+    first, *others = held
+    changed = {
+        label: f"{len(names)} of {len({*first, *other})} {unit} differ, first {names[0]}"
+        for label, other in zip(labels[1:], others, strict=True)
+        if (names := differing(first, other))
+    }
+    if not changed:
+        return f"same {what}"
+    if not set(first).intersection(*others):
+        return f"other {what}"
+    label, how = next(iter(changed.items()))
+    if len(others) == 1:
+        return f"other {what} ({how})"
+    return f"other {what} than {labels[0]} in {len(changed)} of {len(others)} runs ({label}: {how})"
 
 
 def doubts_about_samples(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,15 +1,16 @@
 """Runs of ``embeddings`` side by side: what ranks them, and how they are shown."""
 
-from math import nan
-
 import pandas as pd
 from matplotlib.figure import Figure
 
+from normprobe.measurements.embeddings.words import of_nonzero
 from normprobe.report.dots import figure_of_runs
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS
+from normprobe.report.ratio_words import Estimate
 from normprobe.schema import BASE, NONZERO_ROWS, SPECIAL, TEXT, VISUAL
+from normprobe.tidy import select
 
 #: Header and column of each number of the ranking.
 COLUMNS = {
@@ -30,28 +31,26 @@ RANKED = "largest / mean norm of the text table"
 ROW_COLUMNS = ()
 
 
-def drawings(compare: pd.DataFrame) -> list[Drawing]:
+def drawings(_compare: pd.DataFrame) -> list[Drawing]:
     """The figures of ``compare.csv``."""
-    del compare
     return [Drawing("compare_embeddings", ("compare",), draw_runs)]
 
 
 def draw_runs(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
     """Non-zero rows of the text, visual and base tables, all runs on one axis."""
     looks = {TEXT: GROUP_LOOKS[TEXT], VISUAL: GROUP_LOOKS[VISUAL], BASE: GROUP_LOOKS[SPECIAL]}
-    rows = compare[compare["rows"] == NONZERO_ROWS]
+    rows = select(compare, "norm", rows=NONZERO_ROWS)
     return figure_of_runs(title, rows.assign(group=rows["table"], panel="non-zero rows"), looks, ax)
 
 
-def measures(embeddings: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
+def measures(embeddings: pd.DataFrame, _rows: pd.DataFrame | None = None) -> dict[str, Estimate]:
     """How far the rows of one run's tables spread, non-zero rows alone."""
-    del rows
-    nonzero = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
-    text = float(nonzero["norm_mean"].get(TEXT, nan))
-    return {
-        "loudest_ratio": float(nonzero["norm_max"].get(TEXT, nan)) / text,
-        "visual_ratio": float(nonzero["norm_mean"].get(VISUAL, nan)) / text,
+    text = of_nonzero(embeddings, TEXT)
+    numbers = {
+        "loudest_ratio": of_nonzero(embeddings, TEXT, "norm_max") / text,
+        "visual_ratio": of_nonzero(embeddings, VISUAL) / text,
         "text_norm": text,
-        "text_std": float(nonzero["norm_std"].get(TEXT, nan)),
-        "base_norm": float(nonzero["norm_mean"].get(BASE, nan)),
+        "text_std": of_nonzero(embeddings, TEXT, estimate="std"),
+        "base_norm": of_nonzero(embeddings, BASE),
     }
+    return {name: Estimate(number) for name, number in numbers.items()}

@@ -10,6 +10,7 @@ from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from rich.cells import cell_len, set_cell_size
 
+from normprobe.measurements.embeddings.words import of_nonzero
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
@@ -22,12 +23,11 @@ from normprobe.report.figures.style import (
 )
 from normprobe.report.readable import count, readable_token, significant
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import NONZERO_ROWS, SPECIAL, TEXT, VISUAL
+from normprobe.schema import SPECIAL, TEXT, VISUAL
 
 
-def drawings(run: RunStore) -> list[Drawing]:
+def drawings(_run: RunStore) -> list[Drawing]:
     """The figures of a run of ``embeddings``."""
-    del run
     return [
         Drawing("embeddings", ("embeddings", "tokens", "histogram"), draw_embeddings),
         Drawing("shift", ("shift",), draw_shift),
@@ -103,10 +103,9 @@ def _draw_histogram(axes: Axes, bins: pd.DataFrame, table: str) -> None:
 
 
 def _draw_mean(axes: Axes, embeddings: pd.DataFrame, table: str) -> None:
-    rows = embeddings[(embeddings["table"] == table) & (embeddings["rows"] == NONZERO_ROWS)]
-    if rows.empty:
+    mean = of_nonzero(embeddings, table)
+    if mean != mean:
         return
-    mean = float(rows["norm_mean"].iloc[0])
     axes.axvline(mean, color="0.15", linestyle="--", linewidth=0.9, label="mean")
     axes.annotate(
         f"mean {significant(mean)}",

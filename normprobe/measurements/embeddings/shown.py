@@ -4,28 +4,30 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from normprobe.measurements.embeddings.words import embeddings_verdict, shift_verdict
-from normprobe.report.page.blocks import heading, sentence
+from normprobe.report.page.blocks import heading
 from normprobe.report.page.blocks import shown_table as shown
-from normprobe.report.page.markup import Markup
 from normprobe.report.readable import MISSING, SPACE, count, significant
 from normprobe.report.terminal import (
     GROUP_STYLES,
     add_column,
     new_table,
     print_notes,
-    print_sentence,
     print_table,
     token_cell,
     words,
 )
 from normprobe.runs.run_folder import RunStore
+from normprobe.tidy import select, wide
 
 _MOST = 10  # rows, as in the paper's Tables 7 and 8
+_KEYS = ["table", "rows"]
+#: What is shown of norms, by name.
+_NORMS = ["norm mean", "norm std", "norm min", "norm q50", "norm max"]
 
 
 def show(run: RunStore, console: Console) -> None:
@@ -34,10 +36,8 @@ def show(run: RunStore, console: Console) -> None:
     shift = run.rows_of("shift")
     # Beside a base, its loudest rows stand in the place of the quietest of the model.
     print_embeddings(embeddings, tokens if shift is None else tokens.iloc[:0], console)
-    print_sentence(embeddings_verdict(embeddings), console)
     if shift is not None:
         print_shift(shift, console)
-        print_sentence(shift_verdict(embeddings, shift), console)
 
 
 def print_embeddings(embeddings: pd.DataFrame, tokens: pd.DataFrame, console: Console) -> None:
@@ -45,22 +45,30 @@ def print_embeddings(embeddings: pd.DataFrame, tokens: pd.DataFrame, console: Co
     table = new_table("L2 norm of embedding rows")
     for header in ("table", "d", "rows", "mean", "std", "min", "median", "max"):
         add_column(table, header, left=header == "table")
-    for name, rows in embeddings.groupby("table", sort=False):
+    for name, rows in _by_scope(embeddings).groupby("table", sort=False):
         title = Text(f"{name} table", style="bold")
         table.add_row(title, Text(count(float(rows["hidden_size"].iloc[0]))))
         for _, row in rows.iterrows():
-            columns = ("norm_mean", "norm_std", "norm_min", "norm_q50", "norm_max")
             table.add_row(
                 Text(f"  {words(str(row['rows']))}"),
                 Text(),
                 Text(count(float(row["count"]))),
-                *(Text(significant(float(row[column]))) for column in columns),
+                *(Text(significant(float(row[column]))) for column in _NORMS),
                 style=GROUP_STYLES.get(str(name)),
             )
     print_table(table, console)
     print_notes(console, "d: hidden size. std: over rows.")
     for name, rows in tokens.groupby("table", sort=False):
         _ends_table(f"{name} table", rows, console)
+
+
+def _by_scope(embeddings: pd.DataFrame) -> pd.DataFrame:
+    """What is shown of each table and scope of rows, side by side."""
+    names = {"tokens": "count", "norm": "norm mean", "norm_min": "norm min", "norm_max": "norm max"}
+    names |= {"std": "norm std", "q50": "norm q50"}
+    beside = select(embeddings, "norm")[[*_KEYS, "std", "q50"]]
+    both = wide(embeddings).merge(beside, "left", _KEYS).rename(columns=names)
+    return both.reindex(columns=[*_KEYS, "hidden_size", "count", *_NORMS])
 
 
 def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
@@ -146,26 +154,10 @@ def moved_most(shift: pd.DataFrame) -> pd.DataFrame:
     return shared.sort_values("norm_change", key=abs, ascending=False, kind="stable")
 
 
-_COLUMNS = ["table", "rows", "hidden_size", "count", "norm_mean", "norm_std", "norm_min"]
-_COLUMNS += ["norm_q50", "norm_max"]
-
-
-def headline(run: RunStore) -> str:
-    """How loud the rows of the tables are."""
-    return embeddings_verdict(run.table("embeddings"))
-
-
 def section(run: RunStore) -> list[Markup]:
     """The statistics of the tables, and the rows that stand out."""
     embeddings, tokens = run.table("embeddings"), run.rows_of("tokens")
-    blocks = [
-        sentence(headline(run)),
-        heading("L2 norm of embedding rows"),
-        shown(embeddings[[column for column in _COLUMNS if column in embeddings]]),
-    ]
-    shift = run.rows_of("shift")
-    if shift is not None:
-        blocks.insert(1, sentence(shift_verdict(embeddings, shift)))
+    blocks = [heading("L2 norm of embedding rows"), shown(_by_scope(embeddings))]
     if tokens is not None:
         blocks += [heading("Loudest and quietest rows"), shown(tokens)]
     return blocks

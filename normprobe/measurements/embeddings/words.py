@@ -1,72 +1,95 @@
-"""What embeddings.csv and shift.csv say, in sentences."""
+"""What embeddings.csv and shift.csv say."""
 
 import math
 
 import pandas as pd
 
-from normprobe.report.ratio_words import LOUD, Ratio, ratio_in_words, times, usable
+from normprobe.report.ratio_words import Ratio, times, usable
 from normprobe.report.readable import readable_token, significant
+from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import BASE, NONZERO_ROWS, TEXT, VISUAL
+from normprobe.tidy import select
 
 
-def verdict(run: RunStore) -> str:
-    """What the tables say, and how far they moved from those of a base."""
+def verdict(run: RunStore) -> Verdict:
+    """How far the text table moved from that of a base; what the tables say."""
     embeddings, shift = run.table("embeddings"), run.rows_of("shift")
-    moved = "" if shift is None else shift_verdict(embeddings, shift)
-    return " ".join(filter(None, [embeddings_verdict(embeddings), moved]))
+    headline, findings = embeddings_told(embeddings)
+    if shift is not None:
+        moved, how = shift_told(embeddings, shift)
+        headline, findings = moved, [*how, Finding("table", headline), *findings]
+    return verdict_of(headline, findings)
 
 
-def embeddings_verdict(embeddings: pd.DataFrame) -> str:
+def of_nonzero(
+    embeddings: pd.DataFrame, table: str, quantity: str = "norm", estimate: str = "mean"
+) -> float:
+    """A number of the non-zero rows of a table; NaN where there is none."""
+    rows = select(embeddings, quantity, rows=NONZERO_ROWS).set_index("table")
+    return float(rows[estimate].get(table, math.nan))
+
+
+def embeddings_told(embeddings: pd.DataFrame) -> tuple[str, list[Finding]]:
     """The visual table against the text table, or how far its loudest row stands out."""
-    rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
-    means = {table: float(rows["norm_mean"].get(table, math.nan)) for table in (VISUAL, TEXT)}
+    means = {table: of_nonzero(embeddings, table) for table in (VISUAL, TEXT)}
     if not usable(means[TEXT]):
-        return ""
+        return "", []
+    mean = significant(means[TEXT])
     if usable(means[VISUAL]):
-        louder = ratio_in_words(
-            [Ratio(means[VISUAL] / means[TEXT])], LOUD, "rows of the text table"
-        )
-        return (
-            f"Rows of the visual table are {louder} (mean L2 norm {significant(means[VISUAL])} "
-            f"against {significant(means[TEXT])}). No intervals: these are all rows."
-        )
-    sentence = f"Non-zero text embedding rows have a mean L2 norm of {significant(means[TEXT])}"
-    loudest = float(rows["norm_max"].get(TEXT, math.nan))
+        ratio = Ratio(means[VISUAL] / means[TEXT])
+        norm = f"{times(ratio.value)} the norm of" if ratio.state else "about the norm of"
+        told = f"{significant(means[VISUAL])} against {mean} (non-zero rows)"
+        ends = f"Mean norm of the visual and the text table: {told}."
+        return f"Rows of the visual table have {norm} rows of the text table.", [
+            Finding("ratio", ends, {"ratio": ratio}),
+            Finding("intervals", "No intervals: these are all rows."),
+        ]
+    headline = f"Non-zero text embedding rows have a mean norm of {mean}"
+    loudest = of_nonzero(embeddings, TEXT, "norm_max")
     if usable(loudest):
-        sentence += f"; the loudest has {times(loudest / means[TEXT])} that"
-    return sentence + "."
+        headline += f"; the largest is {times(loudest / means[TEXT])} that"
+    return f"{headline}.", []
 
 
 _NAMED = 3  # tokens in a sentence
 
 
-def shift_verdict(embeddings: pd.DataFrame, shift: pd.DataFrame) -> str:
+def shift_told(embeddings: pd.DataFrame, shift: pd.DataFrame) -> tuple[str, list[Finding]]:
     """How the mean norm and the rows changed, and which tokens rose among the loudest."""
-    rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")["norm_mean"]
-    mean, base = float(rows[TEXT]), float(rows[BASE])
-    change = f" ({100 * (mean / base - 1):+.1f} %)" if usable(base) and usable(mean) else ""
-    sentences = [
-        f"The mean norm of the non-zero text rows is {significant(mean)}, {significant(base)} in "
-        f"the base{change}"
-    ]
+    mean, base = (of_nonzero(embeddings, table) for table in (TEXT, BASE))
     shared = shift[shift["token_id"].notna() & shift["base_id"].notna()]
+    if len(shared) == len(shift) and shared["distance"].eq(0).all():
+        return f"The text table is unchanged: all {len(shared):,} rows are those of the base.", []
+    headline = f"The mean norm of text rows is {significant(mean)}; that of the base is unknown."
+    findings = []
+    if usable(base) and usable(mean):
+        change = f"{100 * (mean / base - 1):+.1f} % against the base"
+        headline = f"The mean norm of text rows is {significant(mean)}, {change}."
+        ends = f"from {significant(base)} to {significant(mean)}"
+        findings.append(Finding("mean", f"Mean norm of non-zero rows: {ends}."))
     relative = (shared["distance"] / shared["base_norm"])[shared["base_norm"] > 0].dropna()
     if len(relative):
-        sentences.append(
+        told = (
             f"The {len(shared):,} shared tokens moved by a median of "
-            f"{significant(100 * float(relative.median()), 2)} % of their norm"
+            f"{significant(100 * float(relative.median()), 2)} % of their norm."
         )
+        findings.append(Finding("moved", told))
     emerging = shift[shift["emerging"].astype(bool)].sort_values("rank")
     if len(emerging):
-        named = ", ".join(_emerged(row) for _, row in emerging.head(_NAMED).iterrows())
         visual = int(emerging["visual_token"].sum())
-        more = f" and {len(emerging) - _NAMED} more" if len(emerging) > _NAMED else ""
-        sentences.append(
-            f"{len(emerging)} of the {int(shift['rank'][shift['emerging'].astype(bool)].max())} "
-            f"loudest were not among them in the base ({visual} visual): {named}{more}"
+        most = int(shift["rank"][shift["emerging"].astype(bool)].max())
+        told = (
+            f"{len(emerging)} of the {most} rows of largest norm were not among them in the base "
+            f"({visual} visual)."
         )
-    return ". ".join(sentences) + "."
+        named = ", ".join(_emerged(row) for _, row in emerging.head(_NAMED).iterrows())
+        more = f", and {len(emerging) - _NAMED} more" if len(emerging) > _NAMED else ""
+        findings += [
+            Finding("emerged", told),
+            Finding("emerged.tokens", f"These are {named}{more}."),
+        ]
+    return headline, findings
 
 
 def _emerged(row: "pd.Series[str]") -> str:

@@ -9,7 +9,7 @@ from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.report.ranking import ATTENDED, DISPARITY
-from normprobe.report.ratio_words import Ratio, with_ends
+from normprobe.report.ratio_words import Estimate, estimate_of, ratio_of
 from normprobe.schema import (
     DECODER_INPUT,
     OTHER_MEDIA,
@@ -18,6 +18,7 @@ from normprobe.schema import (
     VISION_ENCODER,
     VISUAL,
 )
+from normprobe.tidy import select
 
 #: Header and column of each number of the ranking.
 COLUMNS = {
@@ -37,42 +38,37 @@ RANKED = "visual / text norm at the decoder input"
 ROW_COLUMNS = ()
 
 
-def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
+def measures(interface: pd.DataFrame, _rows: pd.DataFrame | None = None) -> dict[str, Estimate]:
     """Disparity of one run at the decoder input, each number with its 95 % interval."""
-    del rows
-
-    def measured(column: str, group: str, stage: str = DECODER_INPUT) -> Ratio:
-        columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
-        rows = interface[interface["stage"] == stage].set_index("group")
-        return Ratio(*rows.reindex(index=[group], columns=columns).iloc[0].astype(float))
-
-    numbers = {
-        DISPARITY: measured("geometric_ratio_to_prompt", VISUAL),
-        "ratio_to_table": measured("ratio_to_table", VISUAL),
-        "visual_norm": measured("norm_mean", VISUAL),
-        "text_norm": measured("norm_mean", TEXT),
+    disparity, here = "geometric_ratio_to_prompt", DECODER_INPUT
+    numbers: dict[str, Estimate] = {
+        DISPARITY: ratio_of(interface, disparity, stage=here, group=VISUAL),
+        "ratio_to_table": ratio_of(interface, "ratio_to_table", stage=here, group=VISUAL),
+        "visual_norm": estimate_of(interface, "norm", stage=here, group=VISUAL),
+        "text_norm": estimate_of(interface, "norm", stage=here, group=TEXT),
     }
-    others = {f"disparity_{g}": measured("geometric_ratio_to_prompt", g) for g in OTHER_MEDIA}
-    numbers |= {name: ratio for name, ratio in others.items() if ratio.usable}
+    for group in OTHER_MEDIA:
+        ratio = ratio_of(interface, disparity, stage=here, group=group)
+        if ratio.usable:
+            numbers[f"disparity_{group}"] = ratio
     stage = visual_stage(interface)
-    if stage != DECODER_INPUT:
-        numbers[ATTENDED] = measured("geometric_ratio_to_prompt", VISUAL, stage)
-    return with_ends(numbers)
+    if stage != here:
+        numbers[ATTENDED] = ratio_of(interface, disparity, stage=stage, group=VISUAL)
+    return numbers
 
 
 _STAGES = (VISION_ENCODER, PROJECTOR_OUTPUT, DECODER_INPUT)
 
 
-def drawings(compare: pd.DataFrame) -> list[Drawing]:
+def drawings(_compare: pd.DataFrame) -> list[Drawing]:
     """The figures of ``compare.csv``."""
-    del compare
     return [Drawing("compare_interface", ("compare",), draw_runs)]
 
 
 def draw_runs(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
     """Visual and text tokens on the way to the decoder, all runs on one axis."""
     looks = {group: GROUP_LOOKS[group] for group in (VISUAL, TEXT)}
-    parts = [compare[compare["stage"] == stage] for stage in _STAGES]
+    parts = [select(compare, "norm", stage=stage) for stage in _STAGES]
     rows = pd.concat(parts).assign(panel=lambda row: row["stage"].str.replace("_", " "))
     order = list(dict.fromkeys(compare["run"]))
     rows = rows.sort_values("run", key=lambda run: run.map(order.index), kind="stable")

@@ -33,11 +33,11 @@ from normprobe.schema import (
     VISUAL,
     VISUAL_EMBEDDING_TABLE,
 )
+from normprobe.tidy import select, wide
 
 
-def drawings(run: RunStore) -> list[Drawing]:
+def drawings(_run: RunStore) -> list[Drawing]:
     """The figures of a run of ``interface``."""
-    del run
     return [
         Drawing("interface", ("interface",), draw_interface),
         Drawing("visual_table", ("histogram",), draw_visual_table),
@@ -54,13 +54,14 @@ def draw_interface(title: str, interface: pd.DataFrame, ax: Given = None) -> Fig
 
 def interface_dots(interface: pd.DataFrame) -> Dots:
     """The mean norm of every stage and group, from the vision encoder to the text embeddings."""
-    rows = interface[interface["norm_mean"] > 0]
+    norms = norms_by_stage(interface)
+    rows = norms[norms["mean"] > 0]
     made = []
     for stage in STAGES:
         here = rows[rows["stage"] == stage]
         for group in (*TABLE_GROUPS[:-1], *ROW_SCOPES):
             made += [_dot(stage, group, row) for _, row in here[here["group"] == group].iterrows()]
-    prompt = rows[(rows["stage"] == DECODER_INPUT) & (rows["group"] == TEXT)]["norm_mean"]
+    prompt = rows[(rows["stage"] == DECODER_INPUT) & (rows["group"] == TEXT)]["mean"]
     reference = None
     if len(prompt):
         color = GROUP_LOOKS[TEXT].color
@@ -68,17 +69,24 @@ def interface_dots(interface: pd.DataFrame) -> Dots:
     return Dots("L2 norm from vision encoder to decoder input", "L2 norm", made, reference)
 
 
+def norms_by_stage(interface: pd.DataFrame) -> pd.DataFrame:
+    """What is shown of each stage and group: its norm, its width and its ratios, side by side."""
+    keys, of_norm = ["stage", "group"], ["mean", "low", "high", "std", "q05", "q50", "q95"]
+    beside = [*keys, "hidden_size", "tokens", "ratio_to_prompt", "ratio_to_table"]
+    norms = select(interface, "norm")[[*keys, *of_norm]]
+    return wide(interface).reindex(columns=beside).merge(norms, "left", keys)
+
+
 def _dot(stage: str, group: str, row: "pd.Series[Any]") -> Dot:
     # Rows of a table look as its tokens do; those that the paper averages are filled.
     of_table = VISUAL if stage == VISUAL_EMBEDDING_TABLE else TEXT
-    low, high = (float(row.get(f"norm_mean_ci_{end}", np.nan)) for end in ("low", "high"))
     return Dot(
         stage=f"{words(stage)} (d = {count(float(row['hidden_size']))})",
         name=words(group),
         look=GROUP_LOOKS.get(group, GROUP_LOOKS[of_table]),
-        value=float(row["norm_mean"]),
-        interval=(low, high),
-        spread=(float(row["norm_q05"]), float(row["norm_q95"])),
+        value=float(row["mean"]),
+        interval=(float(row["low"]), float(row["high"])),
+        spread=(float(row["q05"]), float(row["q95"])),
         hollow=group in ROW_SCOPES and group != NONZERO_ROWS,
         ratio=float(row["ratio_to_prompt"]) if group in (VISUAL, *OTHER_MEDIA) else np.nan,
     )

@@ -14,9 +14,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.on_device import moved_to, named_inputs, pixel_inputs, with_other_pixels
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
+from normprobe.model.entry_norms import by_construction, entries_of
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredModel, embedding_scale
 from normprobe.model.tracing.trace import find_or_trace
@@ -31,7 +33,7 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_token
-from normprobe.statistics.sample_statistics import statistics_of, with_images
+from normprobe.statistics.sample_statistics import groups_told, statistics_of
 from normprobe.statistics.token_metrics import masks_of, token_norms
 from normprobe.tensors import to_host
 
@@ -55,8 +57,8 @@ def probe_interface(
         special_token_ids: ids to report as ``special`` rather than ``text``.
 
     Returns:
-        The rows of interface.csv without intervals: one row a stage and token group. The batch
-        counts as one sample.
+        interface.csv without intervals: a row a stage, token group and quantity. The batch counts
+        as one sample.
 
     Raises:
         NormprobeError: when the parts are not found, or the batch does not fit the model.
@@ -64,9 +66,18 @@ def probe_interface(
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return interface_table(
-        with_images(rows(observe(measured, inputs), None)), table_rows(parts, None)
-    )
+    seen = groups_told(rows(observe(measured, inputs), None))
+    return interface_table(seen, table_rows(parts, None), intervals=False)
+
+
+def entry_facts(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run records of how rows enter decoder layer 1; nothing where no batch shows it."""
+    try:
+        found = entries_of(model, inputs) if model.has_decoder else {}
+    except NormprobeError:  # the measurement will say it
+        return {}
+    told = {group: {"norm": str(each), "module": each.module} for group, each in found.items()}
+    return {"before_layer_1": told, "input_by_construction": by_construction(found)} if told else {}
 
 
 @dataclass(frozen=True)

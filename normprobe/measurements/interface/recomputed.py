@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from normprobe.hooks import PROJECTED_STATE
 from normprobe.measurements.interface.measure import observe, rows
-from normprobe.model.captured_states import CapturedCall, Masks, captured_calls, traced_groups
+from normprobe.model.captured_states import (
+    ROWS,
+    TOKENS,
+    CapturedCall,
+    Masks,
+    captured_calls,
+    largest_difference,
+    traced_groups,
+)
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.observation import other_pixels
 from normprobe.model.tracing.trace import TracedParts
@@ -31,7 +39,6 @@ from normprobe.schema import (
     VISION_ENCODER,
     VISUAL,
 )
-from normprobe.statistics.agreement import ROWS, TOKENS, largest_difference
 from normprobe.tensors import flattened, unflattened
 from normprobe.versions import reader_of_encoder
 

@@ -1,15 +1,14 @@
 """How a run of ``interface`` is shown: on a terminal, and on the page."""
 
 import pandas as pd
+from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.interface.figures import interface_dots
-from normprobe.measurements.interface.words import verdict
+from normprobe.measurements.interface.figures import interface_dots, norms_by_stage
 from normprobe.report.dots import on_page
-from normprobe.report.page.blocks import dots, heading, note, sentence
+from normprobe.report.page.blocks import dots, heading, note
 from normprobe.report.page.blocks import shown_table as shown
-from normprobe.report.page.markup import Markup
 from normprobe.report.readable import count, significant
 from normprobe.report.terminal import (
     ALIGNED,
@@ -18,22 +17,19 @@ from normprobe.report.terminal import (
     new_table,
     nonfinite_note,
     print_notes,
-    print_sentence,
     print_table,
     words,
 )
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import ROW_SCOPES, STAGES, TABLE_GROUPS
 
-_COLUMNS = ["stage", "group", "hidden_size", "tokens", "norm_mean", "norm_std", "norm_q50"]
-_COLUMNS += ["ratio_to_prompt", "ratio_to_table"]
+_PLACE = ["stage", "group", "hidden_size", "tokens"]
+_NUMBERS = ["norm mean", "norm std", "norm q50", "ratio_to_prompt", "ratio_to_table"]
 
 
 def show(run: RunStore, console: Console) -> None:
-    """Print the norms at the interface, and what they say."""
-    interface = run.table("interface")
-    print_interface(interface, console, aligned="alignment" in run.record)
-    print_sentence(verdict(run), console)
+    """Print the norms at the interface."""
+    print_interface(run.table("interface"), console, aligned="alignment" in run.record)
 
 
 def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
@@ -41,8 +37,9 @@ def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool 
     table = new_table("L2 norm at the interface" + ALIGNED * aligned)
     for header in ("stage", "d", "tokens", "mean", "std", "median", "x prompt", "x table"):
         add_column(table, header, left=header == "stage")
+    shown_of = _shown_of(interface)
     for stage in STAGES:
-        rows = interface[interface["stage"] == stage]
+        rows = shown_of[shown_of["stage"] == stage]
         if rows.empty:
             continue
         table.add_row(
@@ -50,12 +47,11 @@ def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool 
         )
         for group in (*TABLE_GROUPS[:-1], *ROW_SCOPES):
             for _, row in rows[rows["group"] == group].iterrows():
-                columns = ("norm_mean", "norm_std", "norm_q50", "ratio_to_prompt", "ratio_to_table")
                 table.add_row(
                     Text(f"  {words(group)}"),
                     Text(),
                     Text(count(float(row["tokens"]))),
-                    *(Text(significant(float(row[column]))) for column in columns),
+                    *(Text(significant(float(row[column]))) for column in _NUMBERS),
                     style=GROUP_STYLES.get(group),
                 )
     print_table(table, console)
@@ -68,17 +64,21 @@ def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool 
     )
 
 
+def _shown_of(interface: pd.DataFrame) -> pd.DataFrame:
+    names = {"mean": "norm mean", "std": "norm std", "q50": "norm q50"}
+    return norms_by_stage(interface).rename(columns=names)[[*_PLACE, *_NUMBERS]]
+
+
 def section(run: RunStore) -> list[Markup]:
     """The norms by stage and group."""
     interface = run.table("interface")
     return [
-        sentence(verdict(run)),
         heading("L2 norm at the interface"),
         dots(on_page(interface_dots(interface))),
         note(
             "Dots: means on a logarithmic axis; thick: 95 % intervals over images; thin: 5-95 % of "
             "tokens or rows. Dashed, and n x: against the text tokens of the prompts."
         ),
-        shown(interface[[column for column in _COLUMNS if column in interface]]),
+        shown(_shown_of(interface)),
         note("std over tokens or rows of a table; q50 is the median; ratios divide the mean."),
     ]

@@ -1,6 +1,6 @@
 """Sample rows of the interface, and the embedding tables, to the tables of a run."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.report.sentences import quoted
+from normprobe.report.sentences import known_text
 from normprobe.schema import (
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,
@@ -23,35 +23,37 @@ from normprobe.schema import (
     VISUAL,
     VISUAL_EMBEDDING_TABLE,
 )
-from normprobe.statistics.loud_tokens import loudest_columns
-from normprobe.statistics.resampling import Resampled, with_intervals
-from normprobe.statistics.sample_statistics import GROWTH, histogram_of, merge, with_images
+from normprobe.statistics.loud_tokens import loudest_tokens
+from normprobe.statistics.resampling import Resampled, add_intervals
+from normprobe.statistics.sample_statistics import GROWTH, groups_told, histogram_of, merge
 from normprobe.statistics.weights import embedding_statistics, row_norms
+from normprobe.tidy import COUNTS, ESTIMATES, QUANTITY, Numbers, Table, declared, select, tidy
 
 #: Column of the sample rows: decoder input / table row, NaN where no scalar does it.
 SCALE_COLUMN = "embedding_scale"
 
-_BY = ["stage", "group", "hidden_size"]
+_BY = ["stage", "group"]
 _TABLE = ((EFFECTIVE_EMBEDDING, NONZERO_ROWS), (EFFECTIVE_EMBEDDING, PROMPT_ROWS))
 _PROMPT = ((DECODER_INPUT, TEXT),)
 _BEFORE = ((PROJECTOR_INPUT, VISUAL), (VISION_ENCODER, VISUAL))
-#: Column -> the mean, and the stage and group by whose mean it is divided: of these the first that
-#: is there. Sentences say the geometric ones, but no embedding table keeps geometric means.
+#: Of each ratio which mean norm, and the stage and group by whose it is divided: of these the first
+#: that is there. Sentences say the geometric ones, but no embedding table keeps geometric means.
 _RATIOS = {
-    "ratio_to_table": ("norm_mean", _TABLE),
-    "ratio_to_prompt": ("norm_mean", _PROMPT),
-    "ratio_to_before_projector": ("norm_mean", _BEFORE),
-    "geometric_ratio_to_prompt": ("norm_geometric_mean", _PROMPT),
-    "geometric_ratio_to_before_projector": ("norm_geometric_mean", _BEFORE),
+    "ratio_to_table": ("mean", _TABLE),
+    "ratio_to_prompt": ("mean", _PROMPT),
+    "ratio_to_before_projector": ("mean", _BEFORE),
+    "geometric_ratio_to_prompt": ("geometric_mean", _PROMPT),
+    "geometric_ratio_to_before_projector": ("geometric_mean", _BEFORE),
 }
 
 
 def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``interface`` contains."""
-    rows = with_images(rows)
+    rows = groups_told(rows)
     embedded = table_rows(model.parts, model.vocabulary_ids)
-    table = interface_table(rows, embedded, quoted(model.token_text))
-    written = {"interface": interface_intervals(table, rows)}
+    written = {"interface": interface_table(rows, embedded)}
+    if "loudest_position" in rows:
+        written["loudest"] = loudest_tokens(rows, _BY, known_text(model.token_text))
     histogram = visual_table_histogram(rows, model.parts)
     if len(histogram):
         written["histogram"] = histogram
@@ -59,94 +61,116 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
 
 
 def table_rows(parts: Parts, tokenizer_ids: Iterable[int] | None) -> pd.DataFrame:
-    """The embedding tables as rows of interface.csv, one a table and scope; none without tables."""
+    """The embedding tables as rows of interface.csv, by table and scope; none without tables."""
     tables = (
         (TEXT_EMBEDDING_TABLE, parts.text_embedding, tokenizer_ids),
         (VISUAL_EMBEDDING_TABLE, parts.visual_embedding, None),
     )
     statistics = [
-        embedding_statistics(weight_of(part), tokenizer_ids=ids).assign(stage=stage)
+        embedding_statistics(weight_of(part), tokenizer_ids=ids, table=stage)
         for stage, part, ids in tables
         if part is not None
     ]
     if not statistics:
         return pd.DataFrame()
     rows = pd.concat(statistics, ignore_index=True)
-    return rows.rename(columns={"rows": "group", "count": "tokens"})
+    rows = rows[rows[QUANTITY].isin(_declared().numbers)]
+    return rows.rename(columns={"table": "stage", "rows": "group"})
+
+
+def _declared() -> Table:
+    return declared(__package__)["interface"]
 
 
 def interface_table(
-    rows: pd.DataFrame, table: pd.DataFrame, token_text: Callable[[int], str] | None = None
+    rows: pd.DataFrame, embedded: pd.DataFrame, *, intervals: bool = True
 ) -> pd.DataFrame:
-    """Sample rows to interface.csv, without intervals."""
-    merged = merge(rows, _BY, ["norm"])
-    if "loudest_share" in rows:
-        merged = merged.merge(loudest_columns(rows, _BY, token_text), on=_BY)
-    if len(table):
-        merged = pd.concat(
-            [merged, table[table.columns.intersection(merged.columns)]], ignore_index=True
-        )
-        merged = pd.concat([merged, _effective_rows(rows, merged)], ignore_index=True)
-    merged["rms_mean"] = merged["norm_mean"] / np.sqrt(merged["hidden_size"])
-    merged = merged.assign(**dict.fromkeys(_RATIOS, np.nan))
-    for column, (mean, place) in _references(merged).items():
-        merged[column] = merged[mean] / merged[mean].iloc[place]
-        if column.endswith("before_projector"):  # what stands there is of images
-            merged.loc[merged["group"].isin(OTHER_MEDIA), column] = np.nan
-    order = {stage: place for place, stage in enumerate(STAGES)}
-    return merged.sort_values("stage", key=lambda c: c.map(order), kind="stable").reset_index(
-        drop=True
-    )
+    """Sample rows, and those of the embedding tables, to interface.csv."""
+    if len(embedded):
+        scales = rows.loc[rows["stage"] == DECODER_INPUT, SCALE_COLUMN]
+        if scales.notna().all():
+            embedded = pd.concat([embedded, _scaled(embedded, scales.median())])
+        else:
+            rows = pd.concat([rows, _of_prompts(rows)], ignore_index=True)
+    cells, numbers = _numbers(rows, embedded)
+    if intervals:
+        _add_intervals(cells, numbers, rows)
+    table = tidy(cells, numbers)
+    place = table["stage"].map(STAGES.index)
+    return table.loc[place.sort_values(kind="stable").index].reset_index(drop=True)
 
 
-def _references(table: pd.DataFrame) -> dict[str, tuple[str, int]]:
-    """Of each ratio the mean, and the row by whose mean it is divided, where there is one."""
-    found = {}
-    for column, (mean, references) in _RATIOS.items():
-        for stage, group in references:
-            rows = np.flatnonzero((table["stage"] == stage) & (table["group"] == group))
-            if rows.size and column not in found:
-                found[column] = mean, int(rows[0])
-    return found
-
-
-def _effective_rows(rows: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
-    """The table as it enters layer 1: scaled; where no scalar does it, the prompts' text rows."""
-    scales = rows.loc[rows["stage"] == DECODER_INPUT, SCALE_COLUMN]
-    if scales.notna().all():
-        effective = merged[merged["stage"] == TEXT_EMBEDDING_TABLE].copy()
-        norms = effective.columns[effective.columns.str.startswith("norm_")]
-        effective[norms] *= scales.median()
-    else:
-        prompt = (merged["stage"] == DECODER_INPUT) & (merged["group"] == TEXT)
-        effective = merged[prompt].assign(group=PROMPT_ROWS)
+def _scaled(embedded: pd.DataFrame, scale: float) -> pd.DataFrame:
+    """The text table as it enters layer 1."""
+    effective = embedded[embedded["stage"] == TEXT_EMBEDDING_TABLE].copy()
+    sizes = [name for name in ESTIMATES if name in effective and name not in COUNTS]
+    effective.loc[effective[QUANTITY] == "norm", sizes] *= scale
     return effective.assign(stage=EFFECTIVE_EMBEDDING)
 
 
-def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``<column>_ci_low`` and ``_ci_high`` for the means and ratios of interface.csv.
+def _of_prompts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same where no scalar does it: the prompts' text stands for it."""
+    prompts = rows[(rows["stage"] == DECODER_INPUT) & (rows["group"] == TEXT)]
+    return prompts.assign(stage=EFFECTIVE_EMBEDDING, group=PROMPT_ROWS)
+
+
+def _numbers(rows: pd.DataFrame, embedded: pd.DataFrame) -> tuple[pd.DataFrame, Numbers]:
+    """The cells of interface.csv, and what is measured of each."""
+    cells, merged = merge(rows, _BY, ["norm"])
+    groups = rows.groupby(_BY, sort=False)
+    width = groups["hidden_size"].first().to_numpy()
+    of_samples: Numbers = {"hidden_size": {"mean": width}, **merged}
+    if "loudest_share" in rows:
+        of_samples["loudest_share"] = {"mean": groups["loudest_share"].mean().to_numpy()}
+    table = pd.concat([tidy(cells, of_samples), embedded], ignore_index=True)
+    cells = table[[*_BY, *COUNTS]].drop_duplicates(_BY).reset_index(drop=True)
+    found = {name: cells[_BY].merge(select(table, name), "left", _BY) for name in of_samples}
+    numbers: Numbers = {
+        name: {each: of_cells[each].to_numpy() for each in ESTIMATES if each not in COUNTS}
+        for name, of_cells in found.items()
+    }
+    norm = found["norm"]
+    numbers["rms"] = {"mean": norm["mean"] / np.sqrt(found["hidden_size"]["mean"])}
+    for ratio, (estimate, place) in _references(cells).items():
+        to = norm[estimate] / norm[estimate].iloc[place]
+        if cells["stage"].iloc[place] in dict(_BEFORE):  # what stands there is of images
+            to = to.mask(cells["group"].isin(OTHER_MEDIA))
+        numbers[ratio] = {"mean": to}
+    return cells, numbers
+
+
+def _references(cells: pd.DataFrame) -> dict[str, tuple[str, int]]:
+    """Of each ratio the mean, and the cell by whose mean it is divided, where there is one."""
+    places = {
+        cell: place for place, cell in enumerate(cells[_BY].itertuples(index=False, name=None))
+    }
+    found = {}
+    for ratio, (estimate, references) in _RATIOS.items():
+        held = [places[cell] for cell in references if cell in places]
+        if held:
+            found[ratio] = estimate, held[0]
+    return found
+
+
+def _add_intervals(cells: pd.DataFrame, numbers: Numbers, rows: pd.DataFrame) -> None:
+    """The ends of the means and ratios.
 
     Rows of an embedding table are no sample: their norms have no interval, the ratios of the
     prompts' tokens to them have one.
     """
-    resampled = Resampled(table, rows, _BY)
-    draws = resampled.of_tokens(["norm"])
-    norms = draws["norm_mean"]
-    # The effective embedding of some models is that of the prompts' text.
-    prompt = (table["stage"] == DECODER_INPUT) & (table["group"] == TEXT)
-    if prompt.any():
-        norms[:, table["group"] == PROMPT_ROWS] = norms[:, prompt]
-    draws["rms_mean"] = norms / np.sqrt(table["hidden_size"].to_numpy())
-    # A row of an embedding table is in no image: what has an interval there are its ratios.
-    held = resampled.held | ~resampled.held.any(axis=0)
-    sampled: NDArray[np.bool_] = np.atleast_1d(np.isfinite(norms).any(axis=0))
-    known = draws | {"norm_mean": np.where(sampled, norms, table["norm_mean"].to_numpy())}
-    for column, (mean, place) in _references(table).items():
+    resampled = Resampled(cells, rows, _BY)
+    drawn = resampled.of_tokens(["norm"])
+    drawn["rms", "mean"] = drawn["norm", "mean"] / np.sqrt(numbers["hidden_size"]["mean"])
+    sampled = np.asarray(resampled.held.any(axis=0))
+    for ratio, (estimate, place) in _references(cells).items():
+        norms = np.where(sampled, drawn["norm", estimate], numbers["norm"][estimate])
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = known[mean] / known[mean][:, [place]]
-        held_by = (sampled | sampled[place]) & table[column].notna().to_numpy()
-        draws[column] = np.where(held_by, ratios, np.nan)
-    return with_intervals(table, draws, resampled.units, held)
+            ratios = norms / norms[:, [place]]
+        told = (sampled | sampled[place]) & ~np.isnan(np.asarray(numbers[ratio]["mean"]))
+        drawn[ratio, "mean"] = np.where(told, ratios, np.nan)
+    # A row of an embedding table is in no image: what has an interval there are its ratios.
+    held = resampled.held | ~sampled
+    add_intervals(numbers, drawn, resampled.units, held, table=_declared())
 
 
 # --- a visual table: each visual token is a sum of its rows, weighted by probabilities -----------

@@ -1,26 +1,28 @@
-"""What interface.csv says, in sentences."""
+"""What interface.csv says."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from normprobe.report.ratio_words import (
-    LOUD,
-    OPEN,
+    ALIKE,
     Ratio,
-    Words,
     brackets,
-    hold_inverses,
     ratio_in_words,
+    ratio_of,
+    times,
     usable,
 )
 from normprobe.report.readable import significant
 from normprobe.report.sentences import (
-    broken_states_sentence,
-    carried_sentences,
+    broken_findings,
+    carried_findings,
+    in_some_samples,
     other_media,
-    out_of,
 )
+from normprobe.report.verdict import OPEN, Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     DECODER_INPUT,
@@ -33,95 +35,133 @@ from normprobe.schema import (
     VISUAL,
     VISUAL_EMBEDDING_TABLE,
 )
+from normprobe.tidy import select
 
-_PROMPTS = "the text tokens of the prompts"
-_TABLE = "the effective text embedding table"
+_PROMPTS = "that of the prompts' text"
 
 
-def verdict(run: RunStore) -> str:
+def verdict(run: RunStore) -> Verdict:
     """What the norms at the interface say, and which states are no vectors to measure."""
     interface = run.table("interface")
-    sentences = [broken_states_sentence(interface), interface_verdict(interface)]
+    headline, findings, closing = interface_told(interface, run.rows_of("loudest"))
+    findings = [*broken_findings(interface), *findings]
     if _has(interface, DECODER_INPUT, VIDEO) and not _has(interface, PROJECTOR_OUTPUT, VIDEO):
         together = _has(interface, PROJECTOR_OUTPUT, VISUAL)
-        sentences.append(
+        told = (
             "Before the decoder images and videos cannot be told apart."
             if together
             else "What videos are before the decoder is left out: it cannot be told."
         )
-    return " ".join(filter(None, sentences))
+        findings.append(Finding("videos", told))
+    if run.record.get("input_by_construction"):
+        findings += _construction(run.record["before_layer_1"])
+    return verdict_of(headline, findings, closing)
 
 
-def interface_verdict(interface: pd.DataFrame) -> str:
-    """How loud visual tokens are against the prompts' text, and what the projector changes."""
-    stage = visual_stage(interface)
-    held = _out_of(interface, stage, VISUAL)
-    subject = f"At the decoder input visual tokens{held} are"
-    if stage != DECODER_INPUT:
-        subject = f"The visual states{held} that text attends to are"
-    prompts = f"{_PROMPTS}{_out_of(interface, DECODER_INPUT, TEXT)}"
-    geometric = _ratio(interface, stage, "geometric_ratio_to_prompt")
-    to_prompt = _ratio(interface, stage, "ratio_to_prompt")
-    to_table = _ratio(interface, stage, "ratio_to_table")
-    others = {
+def _construction(before: Mapping[str, Any]) -> list[Finding]:
+    """Whose norms set the ratio at the input, where both sides pass one."""
+    visual, text = (before[group]["norm"] for group in (VISUAL, TEXT))
+    told = (
+        f"Both pass a norm right before layer 1 (visual: {visual}; text: {text}).",
+        "Their ratio there is by construction; layers tells what becomes of it.",
+    )
+    return [Finding("by_construction", words) for words in told]
+
+
+def interface_told(
+    interface: pd.DataFrame, loudest: pd.DataFrame | None = None
+) -> tuple[str, list[Finding], str]:
+    """Headline, findings and what the brackets are; all empty where nothing is compared."""
+    stage, samples = visual_stage(interface), float(interface["samples"].max())
+    compared = {VISUAL: _ratio(interface, stage, "geometric_ratio_to_prompt")} | {
         group: _ratio(interface, DECODER_INPUT, "geometric_ratio_to_prompt", group)
         for group in other_media(interface)
     }
-    told = {group: ratio for group, ratio in others.items() if ratio.usable}
-    if not (geometric.usable or told):
-        return ""
-    sentences = []
-    if geometric.usable:
-        beside = hold_inverses([geometric, to_prompt, to_table])
-        louder, mean, to_rows = (
-            ratio_in_words([ratio], LOUD, than, beside_inverses=beside)
-            for ratio, than in ((geometric, prompts), (to_prompt, ""), (to_table, _TABLE))
-        )
-        sentence = f"{subject} {louder} by geometric means, {mean} by arithmetic ones"
-        if to_table.usable:
-            sentence += f", and {to_rows} (Eq. 11)"
-        sentences = [sentence, *_projector(interface), *_mixtures(interface)]
-    for group, ratio in told.items():
-        subject = f"{group.capitalize()} tokens{_out_of(interface, DECODER_INPUT, group)}"
-        sentences.append(f"{subject} enter {ratio_in_words([ratio], LOUD, prompts)}")
-    ratios = [geometric, to_prompt, to_table, *told.values()]
-    closing = brackets(ratios, int(interface["samples"].max()))
+    told = {group: ratio for group, ratio in compared.items() if ratio.usable}
+    if not told:
+        return "", [], ""
     at_input = interface[interface["stage"] == DECODER_INPUT]
-    return " ".join([f"{'. '.join(sentences)}.", closing, *carried_sentences(at_input)])
+    states = "tokens" if stage == DECODER_INPUT else "states that text attends to"
+    held = {f"visual {states}": _norm(interface, stage, VISUAL, "samples")} | {
+        f"{group} tokens": _norm(interface, DECODER_INPUT, group, "samples")
+        for group in (TEXT, *other_media(interface))
+    }
+    findings = []
+    for group, ratio in told.items():
+        words = f"{ratio_in_words(ratio, than=_PROMPTS)} (geometric means)"
+        of = states if group == VISUAL else "tokens"
+        where = " at the decoder input" * (of == "tokens")
+        findings.append(
+            Finding(f"norm.{group}", f"Norm of {group} {of}{where}: {words}.", {"prompt": ratio})
+        )
+        if group == VISUAL:
+            findings += _other_means(interface, stage, ratio)
+            findings += [*_projector(interface), *_mixtures(interface)]
+    findings += [*carried_findings(at_input, loudest), in_some_samples(held, samples)]
+    closing = brackets([*told.values()], int(samples))
+    return _headline(told, of_input=stage == DECODER_INPUT), findings, closing
 
 
-def _projector(interface: pd.DataFrame) -> list[str]:
+def _headline(told: dict[str, Ratio], *, of_input: bool) -> str:
+    group = next(iter(told))
+    ratio = told[group]
+    norms = {0: "about the norm of", None: f"a norm {OPEN} against that of"}
+    norm = norms.get(ratio.state) or f"{times(ratio.value)} the norm of"
+    enter = f"{group.capitalize()} tokens enter the decoder"
+    if group == VISUAL and not of_input:
+        enter = "Text attends to visual states"
+    return f"{enter} with {norm} the prompts' text tokens."
+
+
+def _other_means(interface: pd.DataFrame, stage: str, geometric: Ratio) -> list[Finding]:
+    """Against the prompts by arithmetic means, where that is apart, and against the text table."""
+    to_prompt = _ratio(interface, stage, "ratio_to_prompt")
+    to_table = _ratio(interface, stage, "ratio_to_table")
+    found = []
+    if to_prompt.usable:
+        further = max(to_prompt.value / geometric.value, geometric.value / to_prompt.value)
+        if to_prompt.state != geometric.state or further > ALIKE:
+            told = f"By arithmetic means that is {ratio_in_words(to_prompt)}."
+            found.append(Finding("norm.arithmetic", told, {"prompt": to_prompt}))
+    if to_table.usable:
+        told = ratio_in_words(to_table, than="that of the effective text embedding table")
+        words = f"Mean norm of visual tokens: {told} (Eq. 11)."
+        found.append(Finding("norm.table", words, {"table": to_table}))
+    return found
+
+
+def _projector(interface: pd.DataFrame) -> list[Finding]:
     """What the projector does to the mean norm."""
-    mean = "norm_geometric_mean"
-    before = _value(interface, PROJECTOR_INPUT, VISUAL, mean)
+    before = _norm(interface, PROJECTOR_INPUT, VISUAL, "geometric_mean")
     if not usable(before):
-        before = _value(interface, VISION_ENCODER, VISUAL, mean)
-    after = _value(interface, PROJECTOR_OUTPUT, VISUAL, mean)
+        before = _norm(interface, VISION_ENCODER, VISUAL, "geometric_mean")
+    after = _norm(interface, PROJECTOR_OUTPUT, VISUAL, "geometric_mean")
     change = _ratio(interface, PROJECTOR_OUTPUT, "geometric_ratio_to_before_projector")
     # A visual table is fed probabilities, whose norm is at most 1: nothing to compare.
     if not (change.usable and usable(before) and before > 1.0):
         return []
-    words = Words("larger", "smaller", "about the same", f"{OPEN} from that before")
-    return [
-        f"Behind the projector their geometric mean norm is {ratio_in_words([change], words)}: "
-        f"{significant(before)} before, {significant(after)} after"
-    ]
+    told = (
+        f"Norm behind the projector: {ratio_in_words(change, than='that before it')}, from "
+        f"{significant(before)} to {significant(after)}."
+    )
+    return [Finding("projector", told, {"change": change})]
 
 
-def _mixtures(interface: pd.DataFrame) -> list[str]:
+def _mixtures(interface: pd.DataFrame) -> list[Finding]:
     """Rows of a visual table, and the tokens that are mixed from them."""
-    rows = _value(interface, VISUAL_EMBEDDING_TABLE, NONZERO_ROWS, "norm_mean")
-    tokens = _value(interface, PROJECTOR_OUTPUT, VISUAL, "norm_mean")
+    rows = _norm(interface, VISUAL_EMBEDDING_TABLE, NONZERO_ROWS)
+    tokens = _norm(interface, PROJECTOR_OUTPUT, VISUAL)
     if not (usable(rows) and usable(tokens)):
         return []
-    sentence = (
-        f"Rows of the visual table have a mean L2 norm of {significant(rows)}, the tokens mixed "
-        f"from them {significant(tokens)}"
+    told = (
+        f"Rows of the visual table have a mean norm of {significant(rows)}, the tokens mixed from "
+        f"them {significant(tokens)}."
     )
-    weight = _value(interface, PROJECTOR_INPUT, VISUAL, "norm_q50")
+    weight = _norm(interface, PROJECTOR_INPUT, VISUAL, "q50")
+    mixed = ""
     if usable(weight):
-        sentence += f"; a median token mixes {significant(weight**-2, 2)} rows (1 / ||p||^2)"
-    return [sentence]
+        mixed = f"A median visual token mixes {significant(weight**-2, 2)} rows (1 / ||p||^2)."
+    return [Finding("visual_table", told), Finding("mixed", mixed)]
 
 
 def visual_stage(interface: pd.DataFrame) -> str:
@@ -140,17 +180,12 @@ def _has(interface: pd.DataFrame, stage: str, group: str) -> bool:
     return bool(((interface["stage"] == stage) & (interface["group"] == group)).any())
 
 
-def _out_of(interface: pd.DataFrame, stage: str, group: str) -> str:
-    """How many samples hold such tokens, where others do not."""
-    return out_of(_value(interface, stage, group, "samples"), float(interface["samples"].max()))
-
-
-def _ratio(interface: pd.DataFrame, stage: str, column: str, group: str = VISUAL) -> Ratio:
+def _ratio(interface: pd.DataFrame, stage: str, ratio: str, group: str = VISUAL) -> Ratio:
     """Of the visual tokens of a stage, or of others."""
-    ends = (column, f"{column}_ci_low", f"{column}_ci_high")
-    return Ratio(*(_value(interface, stage, group, name) for name in ends))
+    return ratio_of(interface, ratio, stage=stage, group=group)
 
 
-def _value(interface: pd.DataFrame, stage: str, group: str, column: str) -> float:
-    rows = interface[(interface["stage"] == stage) & (interface["group"] == group)]
-    return float(rows[column].iloc[0]) if len(rows) and column in rows else math.nan
+def _norm(interface: pd.DataFrame, stage: str, group: str, estimate: str = "mean") -> float:
+    """An estimate of the norm; NaN where there is none."""
+    rows = select(interface, "norm", stage=stage, group=group)
+    return float(rows[estimate].iloc[0]) if len(rows) else math.nan

@@ -8,20 +8,27 @@ orders in which the three can go. They add up to what Eq. 13 says of both modali
 what Eq. 13, at geometric means, misses.
 """
 
+from dataclasses import astuple
 from itertools import combinations
 from math import factorial, isnan
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.ratios import ratios_to_text
 from normprobe.measurements.layers.theory import Drawn, ModalityDraws, eq_13
-from normprobe.report.ratio_words import Estimate, Ratio, digits, factor
+from normprobe.report.ratio_words import (
+    Estimate,
+    Ratio,
+    digits,
+    estimate_of,
+    ratios_to_text,
+)
 from normprobe.report.sentences import layer_ranges
+from normprobe.report.verdict import OPEN, Finding
 from normprobe.schema import PAIR
-from normprobe.statistics.resampling import with_intervals
+from normprobe.statistics.resampling import add_intervals
+from normprobe.tidy import QUANTITY, Numbers, declared, tidy
 
 #: What sets the angle of a token by Eq. 13, and what it leaves over.
 CAUSES = ("norm", "update_norm", "update_angle")
@@ -38,13 +45,15 @@ def accounted_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
     numbers = sorted(int(layer) for layer in rows.loc[rows["layer"] > 0, "layer"].unique())
     if not numbers:
-        return pd.DataFrame(columns=["scope", "layers"])
+        return pd.DataFrame(columns=["scope", "layers", QUANTITY])
     drawn = ModalityDraws(rows, numbers)
     columns = _by_layer(drawn)
     ratios = ratios_to_text(layers, "angle")
     states = [ratios[number].state if number in ratios else None for number in numbers]
     clear = np.array([state in (1, -1) for state in states])
-    tables = [_table(columns, ONE_LAYER, [[number] for number in numbers], drawn.units, clear)]
+    samples = rows["sample_id"].nunique()
+    named = [[number] for number in numbers]
+    tables = [_table(columns, ONE_LAYER, named, samples, drawn.units, clear)]
     for scope, state in ((SLOWER, -1), (FASTER, 1)):
         places = [place for place, of_layer in enumerate(states) if of_layer == state]
         if places:
@@ -52,17 +61,13 @@ def accounted_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
             together = _averaged(
                 {name: of_layers[:, places] for name, of_layers in columns.items()}
             )
-            tables.append(_table(together, scope, names, drawn.units, np.array([True])))
-    table = pd.concat(tables, ignore_index=True)
-    table.insert(2, "samples", rows["sample_id"].nunique())
-    return table
+            tables.append(_table(together, scope, names, samples, drawn.units, np.array([True])))
+    return pd.concat(tables, ignore_index=True)
 
 
 def norms_share(accounted: pd.DataFrame) -> Estimate:
     """How much of visual tokens' slower turning norms account for, over all slower layers."""
-    columns = [f"norm_share{end}" for end in ("", "_ci_low", "_ci_high")]
-    rows = accounted[accounted["scope"] == SLOWER].reindex(columns=columns)
-    return Estimate(*rows.iloc[0].astype(float)) if len(rows) else Estimate(np.nan)
+    return estimate_of(accounted, "norm_share", scope=SLOWER)
 
 
 def _by_layer(drawn: ModalityDraws) -> _Columns:
@@ -119,6 +124,7 @@ def _table(
     columns: _Columns,
     scope: str,
     layers: list[list[int]],
+    samples: int,
     units: int,
     clear: NDArray[np.bool_],
 ) -> pd.DataFrame:
@@ -131,67 +137,80 @@ def _table(
         missed = columns.get("missed", np.abs(whole - columns["log_norm"]))
         drawn["norm_share_absolute"] = 1 - missed / columns.get("whole", np.abs(whole))
     drawn = {name: values for name, values in drawn.items() if name not in ("missed", "whole")}
-    named = {"scope": scope, "layers": [layer_ranges(of_row) for of_row in layers]}
-    table = pd.DataFrame({**named, **{name: values[0] for name, values in drawn.items()}})
-    return with_intervals(table, drawn, units)
+    named = [layer_ranges(of_row) for of_row in layers]
+    cells = pd.DataFrame({"scope": scope, "layers": named, "samples": samples})
+    numbers: Numbers = {name: {"mean": values[0]} for name, values in drawn.items()}
+    draws = {(name, "mean"): values for name, values in drawn.items()}
+    add_intervals(numbers, draws, units, table=declared(__package__)["accounted"])
+    return tidy(cells, numbers)
 
 
 _WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}
 
 _NAMES = dict(
-    zip(LOG_PARTS, ("norms", "sizes of updates", "their directions", "the rest"), strict=True)
+    zip(LOG_PARTS, ("norms", "update sizes", "update directions", "the rest"), strict=True)
 )
 
 
 #: Said beside the verdict, which is no intervention.
-ARITHMETIC = (
-    "Arithmetic on what was measured: `normprobe cause` changes the norms and measures again."
-)
+ARITHMETIC = "This is arithmetic: `normprobe cause` changes the norms and measures again."
 
 
-def accounted_verdict(accounted: pd.DataFrame) -> str:
+def accounted_findings(accounted: pd.DataFrame) -> list[Finding]:
     """How much of the difference in angular velocity norms account for by Eq. 13."""
     if accounted.empty:
-        return ""
-    rows = accounted[accounted["scope"].isin(_WAYS)]
-    return " ".join(filter(None, (_sentence(row) for _, row in rows.iterrows())))
+        return []
+    told = accounted.loc[accounted["scope"].isin(_WAYS), ["scope", "layers"]].drop_duplicates()
+    found = [each for keys in told.to_numpy() for each in _of_layers(accounted, *keys)]
+    return [*found, Finding("accounted.arithmetic", ARITHMETIC)] if found else []
 
 
-def _sentence(row: "pd.Series[Any]") -> str:
-    ratio = Ratio(*_with_ends(row, "angle_ratio"))
-    ratio = ratio if row["scope"] == SLOWER else ratio.inverse
-    way = f"{_WAYS[str(row['scope'])]} in {_layers(str(row['layers']))}"
+def _of_layers(accounted: pd.DataFrame, scope: str, layers: str) -> list[Finding]:
+    def number(quantity: str) -> Estimate:
+        return estimate_of(accounted, quantity, scope=scope, layers=layers)
+
+    ratio = Ratio(*astuple(number("angle_ratio")))
+    ratio = ratio if scope == SLOWER else ratio.inverse
+    name, where = f"accounted.{scope}", _layers(layers)
     if float(digits(ratio.low if ratio.has_interval else ratio.value)) <= 1:
         # Samples without an image have a say in the layers, and none in Eq. 13's arithmetic.
-        return f"In the samples with an image alone, it is not shown that they turn {way}."
-    numbers = {name: _percents(row, f"{part}_share") for part, name in _NAMES.items()}
+        told = f"In samples with an image alone, turning {_WAYS[scope]} is {OPEN} in {where}."
+        return [Finding(name, told)]
+    shares = {part: number(f"{part}_share") for part in LOG_PARTS}
+    numbers = {part: _percents(share) for part, share in shares.items()}
     if any(isnan(value) for value, *_ in numbers.values()):
-        return ""  # what is left does not add up
-    shares = [f"{name} for {_told(*percents)}" for name, percents in numbers.items()]
-    shares[0] = shares[0].replace("norms", "norms account", 1)
-    if "-" in str(row["layers"]) or "," in str(row["layers"]):
-        each = _percents(row, "norm_share_absolute")
-        if not isnan(each[0]):
-            shares[0] += f" ({_told(*each)} where over- and undershoot do not cancel)"
+        return []  # what is left does not add up
+    found = [
+        Finding(
+            name,
+            f"By Eq. 13, norms account for {_told(*numbers['norm'])} of turning {_WAYS[scope]} "
+            f"in {where}.",
+            {"norm_share": shares["norm"]},
+        )
+    ]
+    each = number("norm_share_absolute")
+    several = "-" in layers or "," in layers
+    if several and not isnan(each.value) and _percents(each)[0] != numbers["norm"][0]:
+        told = f"Layer by layer, over- and undershoot not cancelled: {_told(*_percents(each))}."
+        found.append(Finding(f"{name}.absolute", told, {"norm_share_absolute": each}))
     # An interval that holds 0 works neither way.
     against = any((value if pd.isna(high) else high) < 0 for value, _, high in numbers.values())
-    return (
-        f"In Eq. 13's arithmetic of turning {factor([ratio])} {way}, {', '.join(shares)}"
-        f"{'; below 0: against it' * against}."
+    others = ", ".join(f"{_NAMES[part]} {numbers[part][0]:.0f} %" for part in LOG_PARTS[1:])
+    against_it = "; below 0: against it" * against
+    told = f"By Eq. 13, {others}{against_it}."
+    found.append(
+        Finding(f"{name}.others", told, {f"{part}_share": shares[part] for part in shares})
     )
+    return found
 
 
 def _layers(ranges: str) -> str:
     return f"layer{'' if ranges.isdecimal() else 's'} {ranges}"
 
 
-def _with_ends(row: "pd.Series[Any]", column: str) -> list[float]:
-    return [float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")]
-
-
-def _percents(row: "pd.Series[Any]", column: str) -> list[float]:
+def _percents(share: Estimate) -> list[float]:
     """Whole percents of a share and its ends, none of them -0."""
-    return [round(100 * share, 0) + 0.0 for share in _with_ends(row, column)]
+    return [round(100 * end, 0) + 0.0 for end in astuple(share)]
 
 
 def _told(value: float, low: float, high: float) -> str:

@@ -1,6 +1,7 @@
 """Numbers that are measured beside those of ``layers`` where they are asked for: ``--also``.
 
-``branches`` and ``massive`` are normprobe's own. A number of one's own is a decorated function:
+``branches``, ``massive`` and ``headroom`` are normprobe's own. A number of one's own is a decorated
+function:
 
     @per_token(words="share of dimensions near zero", unit="share")
     def sparsity(x, h):
@@ -25,13 +26,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line
+from normprobe.measurements.layers.headroom_watcher import HeadroomWatcher
 from normprobe.measurements.layers.measure import observe
 from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivations, Watcher
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.quantities import Quantity, declared
 from normprobe.report.sentences import layer_names
 from normprobe.schema import OWN, TEXT, VISUAL
 from normprobe.statistics.token_metrics import POOLED_GROUPS, widened
+from normprobe.tidy import Quantity, declared
 
 Per = Literal["token", "group", "pair"]
 
@@ -71,7 +73,7 @@ def per_token(*, words: str, unit: str, equation: str = "", name: str = "") -> D
         words: what it is, for tables and axes.
         unit: of it; ``1`` where it has none.
         equation: how it is defined; Markdown with LaTeX.
-        name: of its columns; empty: that of the function.
+        name: what tables call it; empty: that of the function.
     """
     return _decorator("token", words, unit, equation, name)
 
@@ -119,7 +121,7 @@ def own_number(named: str) -> OwnNumber:
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise NormprobeError(
-            f"--also {named}: expected {' or '.join(BUILT_IN)}, or FILE.py:NAME of a file that is "
+            f"--also {named}: expected {', '.join(BUILT_IN)}, or FILE.py:NAME of a file that is "
             "there",
             did_you_mean(named, BUILT_IN, "docs/how-to/own-number.md shows one"),
         )
@@ -154,21 +156,20 @@ def resolved(named: Sequence[str]) -> dict[str, "OwnNumber | None"]:
     """What is asked for, by name; None: one of normprobe's own.
 
     Raises:
-        NormprobeError: there is no such number, or two of a name, or of a column of ``layers.csv``.
+        NormprobeError: there is no such number, or two of a name, or one of ``layers.csv``.
     """
     found: dict[str, OwnNumber | None] = {}
-    taken = set(declared("measurements.layers")["layers"].columns)
+    taken = declared(__package__)["layers"].numbers.keys()
     for name in named:
         own = None if name in BUILT_IN else own_number(name)
         key = own.quantity.name if own else name
         if key in found:
             raise NormprobeError(f"--also names {key} twice", "name it once")
-        if own and (clash := taken.intersection(own.quantity.columns)):
+        if own and key in taken:
             raise NormprobeError(
-                f"--also {name}: layers.csv has a column {min(clash)} already",
+                f"--also {name}: layers.csv has a quantity {key} already",
                 'call it something else: name="..." in its decorator',
             )
-        taken.update(own.quantity.columns if own else ())
         found[key] = own
     return found
 
@@ -215,6 +216,7 @@ def _unsplit(seen: BranchWatcher, model: MeasuredModel) -> str:
 BUILT_IN: dict[str, Callable[[MeasuredModel], Watcher]] = {
     "branches": lambda model: BranchWatcher(model.norm_placement.partition(":")[0]),
     "massive": lambda model: MassiveActivations(),
+    "headroom": lambda model: HeadroomWatcher(),
 }
 
 

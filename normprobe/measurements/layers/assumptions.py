@@ -10,17 +10,19 @@ tokens are not finite: nothing is judged on what is left of them. One image judg
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.report.ratio_words import ALIKE
+from normprobe.report.ratio_words import ALIKE, Estimate
 from normprobe.report.readable import MISSING, of_one_size, significant
 from normprobe.report.sentences import layer_ranges
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
-from normprobe.schema import TEXT, VISUAL
+from normprobe.report.verdict import Finding
+from normprobe.schema import PAIR, TEXT, VISUAL
+from normprobe.tidy import BAND, QUANTITY, select
 
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
 NORMS_ALIKE = (1 / ALIKE, ALIKE)  # a ratio of norms: the paper's second case
@@ -32,13 +34,8 @@ TOO_ALIKE = 0.05  # numbers that spread by less of their size have no relation w
 HOLDS, FAILS, OPEN, EXEMPT = "holds", "fails", "open", "does not apply"
 STATES = (HOLDS, FAILS, OPEN, EXEMPT)
 _RANGES_OF = {HOLDS: "holds_in", FAILS: "fails_in", OPEN: "open_in", EXEMPT: "exempt_in"}
-_COLUMNS = ["assumption", "source", "number", "low", "high", "median"]
-
-
-_COLUMNS += ["worst", "worst_band_low", "worst_band_high", "worst_layer"]
-
-
-_COLUMNS += [*_RANGES_OF.values(), "verdict"]
+_COLUMNS = ["assumption", "source", "number", QUANTITY, "group", "range_low", "range_high"]
+_COLUMNS += ["median", "worst", *BAND, "worst_layer", *_RANGES_OF.values(), "verdict"]
 
 
 Applies = Callable[[pd.DataFrame], "pd.Series[bool]"]
@@ -51,7 +48,8 @@ class Criterion:
     assumption: str  # as in the paper
     source: str  # where in the paper
     number: str  # what the number is
-    column: str  # of theory.csv
+    quantity: str  # of theory.csv
+    group: str  # whose, there
     low: float  # the smallest number that is compatible
     high: float  # the largest
     # theory.csv to the layers in which the number can say anything; None: all
@@ -61,36 +59,42 @@ class Criterion:
     neutral: tuple[float, float] | None = None
 
 
-def _interval(theory: pd.DataFrame, column: str) -> "tuple[pd.Series[float], pd.Series[float]]":
-    """The ends of the band of each layer; one image has none."""
-    return theory[f"{column}_band_low"], theory[f"{column}_band_high"]
+def _by_layer(
+    theory: pd.DataFrame, quantity: str, group: str = PAIR, estimate: str = "mean"
+) -> "pd.Series[float]":
+    """A number of each layer, NaN where theory.csv has none."""
+    layers = pd.Index(theory["layer"].unique(), name="layer")
+    return select(theory, quantity, group=group).set_index("layer")[estimate].reindex(layers)
 
 
 def _enter_imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
-    low, high = _interval(theory, "norm_ratio")
+    low, high = (_by_layer(theory, "norm_ratio", estimate=end) for end in BAND)
     balanced = (low > NORMS_ALIKE[0]) & (high < NORMS_ALIKE[1])
     return ~balanced.shift(fill_value=False)  # without a band that is not known
 
 
 def _updates_differ(modality: str) -> Applies:
     return lambda theory: (
-        (theory[f"log_norm_std_{modality}"] >= TOO_ALIKE)
-        & (theory[f"update_norm_cv_{modality}"] >= TOO_ALIKE)
+        (_by_layer(theory, "log_norm_std", modality) >= TOO_ALIKE)
+        & (_by_layer(theory, "update_norm_cv", modality) >= TOO_ALIKE)
     )
 
 
 def _norms_ask_for_angles(modality: str) -> Applies:
     """By Eq. 13 the norms of the modality's tokens spread their angles enough to be seen."""
     return lambda theory: (
-        theory[f"log_norm_std_{modality}"] * theory[f"predicted_norm_angle_slope_{modality}"].abs()
+        _by_layer(theory, "log_norm_std", modality)
+        * _by_layer(theory, "predicted_norm_angle_slope", modality).abs()
         >= TOO_ALIKE
     )
 
 
 def _some_token_turns(theory: pd.DataFrame) -> "pd.Series[bool]":
     """Where nothing turns, no cosine changes, whatever the theory."""
-    turns = theory[["visual_turn_to_text_mean", "text_turn_to_visual_mean"]]
-    return turns.notna().any(axis=1)
+    return (
+        _by_layer(theory, "visual_turn_to_text").notna()
+        | _by_layer(theory, "text_turn_to_visual").notna()
+    )
 
 
 ASSUMED = "Section 3.1"  # what the theory assumes; the equations follow from it
@@ -104,41 +108,45 @@ _INF = float("inf")
 
 #: Every number that is judged; a new one is a row here.
 CRITERIA = (
-    Criterion(*_IMBALANCE, "visual / text norm", "norm_ratio", ALIKE, _INF, neutral=NORMS_ALIKE),
-    Criterion(*_MAGNITUDE, "visual / text |D|", "update_norm_ratio", 1 / ALIKE, ALIKE),
+    Criterion(
+        *_IMBALANCE, "visual / text norm", "norm_ratio", PAIR, ALIKE, _INF, neutral=NORMS_ALIKE
+    ),
+    Criterion(*_MAGNITUDE, "visual / text |D|", "update_norm_ratio", PAIR, 1 / ALIKE, ALIKE),
     *(
-        Criterion(*_MAGNITUDE, f"spread of |D|, {name}", f"update_norm_cv_{name}", -_INF, WIDEST)
+        Criterion(*_MAGNITUDE, f"spread of |D|, {name}", "update_norm_cv", name, -_INF, WIDEST)
         for name in (VISUAL, TEXT)
     ),
     *(
         Criterion(
             *_MAGNITUDE,
             f"|D| with |x|, {name}",
-            f"update_norm_correlation_{name}",
+            "update_norm_correlation",
+            name,
             -RELATED,
             RELATED,
             _updates_differ(name),
         )
         for name in (VISUAL, TEXT)
     ),
-    Criterion(*_GEOMETRY, "phi, visual - text", "update_angle_difference", -ANGLE, ANGLE),
+    Criterion(*_GEOMETRY, "phi, visual - text", "update_angle_difference", PAIR, -ANGLE, ANGLE),
     *(
-        Criterion(*_GEOMETRY, f"spread of phi, {name}", f"update_angle_std_{name}", -_INF, ANGLE)
+        Criterion(*_GEOMETRY, f"spread of phi, {name}", "update_angle_std", name, -_INF, ANGLE)
         for name in (VISUAL, TEXT)
     ),
     *(
-        Criterion(*_DIRECTION, number, column, -DIRECTION, DIRECTION)
-        for number, column in (
-            ("visual turn, text state", "visual_turn_to_text_mean"),
-            ("text turn, visual state", "text_turn_to_visual_mean"),
-            ("visual turn, text turn", "turn_to_turn_mean"),
+        Criterion(*_DIRECTION, number, quantity, PAIR, -DIRECTION, DIRECTION)
+        for number, quantity in (
+            ("visual turn, text state", "visual_turn_to_text"),
+            ("text turn, visual state", "text_turn_to_visual"),
+            ("visual turn, text turn", "turn_to_turn"),
         )
     ),
     *(
         Criterion(
             *_VELOCITY,
             f"angle with |x|, {name}",
-            f"norm_angle_correlation_{name}",
+            "norm_angle_correlation",
+            name,
             -_INF,
             -RELATED,
             _norms_ask_for_angles(name),
@@ -149,6 +157,7 @@ CRITERIA = (
         *_VELOCITY,
         "angle ratio, miss",
         "angle_ratio_error",
+        PAIR,
         1 / ALIKE,
         ALIKE,
         _enter_imbalanced,
@@ -156,7 +165,8 @@ CRITERIA = (
     Criterion(
         *_DECAY,
         "measured - predicted",
-        "cosine_residual_mean",
+        "cosine_residual",
+        PAIR,
         -COSINE,
         COSINE,
         _some_token_turns,
@@ -177,29 +187,33 @@ def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
         "assumption": criterion.assumption,
         "source": criterion.source,
         "number": criterion.number,
-        "low": criterion.low,
-        "high": criterion.high,
+        QUANTITY: criterion.quantity,
+        "group": criterion.group,
+        "range_low": criterion.low,
+        "range_high": criterion.high,
         "verdict": _verdict(set(states) - {EXEMPT}),
     }
     for state, column in _RANGES_OF.items():
-        row[column] = layer_ranges(theory.loc[states.index[states == state], "layer"].tolist())
-    judged = theory.loc[states.index[states != EXEMPT]]
-    judged = judged[judged["nonfinite"] == 0]
+        row[column] = layer_ranges(states.index[states == state].tolist())
+    judged = states.index[(states != EXEMPT) & (_by_layer(theory, "nonfinite")[states.index] == 0)]
     if len(judged):
-        numbers = judged[criterion.column]
+        numbers, *ends = (
+            _by_layer(theory, criterion.quantity, criterion.group, name)[judged]
+            for name in ("mean", *BAND)
+        )
         excess = pd.concat([criterion.low - numbers, numbers - criterion.high], axis=1).max(axis=1)
-        worst = judged.iloc[int(excess.to_numpy().argmax())]
-        row["median"], row["worst"] = numbers.median(), worst[criterion.column]
-        row["worst_layer"] = int(worst["layer"])
-        for end in ("band_low", "band_high"):
-            row[f"worst_{end}"] = worst[f"{criterion.column}_{end}"]
+        worst = judged[int(excess.to_numpy().argmax())]
+        row["median"], row["worst"], row["worst_layer"] = numbers.median(), numbers[worst], worst
+        row |= {name: end[worst] for name, end in zip(BAND, ends, strict=True)}
     return row
 
 
 def _states(criterion: Criterion, theory: pd.DataFrame) -> "pd.Series[str]":
     """One of ``STATES`` for each layer that has the number."""
-    low, high = _interval(theory, criterion.column)
-    states = pd.Series(OPEN, index=theory.index)
+    number, low, high = (
+        _by_layer(theory, criterion.quantity, criterion.group, name) for name in ("mean", *BAND)
+    )
+    states = pd.Series(OPEN, index=number.index)
     states[(low >= criterion.low) & (high <= criterion.high)] = HOLDS
     states[(high < criterion.low) | (low > criterion.high)] = FAILS
     if criterion.neutral is not None:
@@ -208,9 +222,9 @@ def _states(criterion: Criterion, theory: pd.DataFrame) -> "pd.Series[str]":
         states[(low > start) & (high < end)] = EXEMPT
     if criterion.applies is not None:
         states[~criterion.applies(theory)] = EXEMPT
-    spoiled = (theory["nonfinite"] > 0) & (theory["layer"] > 0)
+    spoiled = (_by_layer(theory, "nonfinite") > 0) & (states.index > 0)
     states[spoiled] = OPEN
-    return states[theory[criterion.column].notna() | spoiled]
+    return states[number.notna() | spoiled]
 
 
 def _verdict(states: set[str]) -> str:
@@ -250,16 +264,19 @@ ASSUMPTIONS_LEGEND = (
 )
 
 _PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}
+_VERBS = {HOLDS: "Holds", FAILS: "Fails", OPEN: "Open"}
 _BALANCED = " (balanced norms, the paper's second case)"
 
 
-def theory_verdict(assumptions: pd.DataFrame) -> str:
+def theory_findings(assumptions: pd.DataFrame) -> list[Finding]:
     """Where each assumption holds, and the largest miss of Eq. 15."""
     if assumptions.empty:
-        return ""
-    one_image = bool(assumptions["worst_band_low"].isna().all())
-    judged = "One image judges no assumption." if one_image else _judgement(assumptions)
-    return " ".join(filter(None, [judged, _decay(assumptions)]))
+        return []
+    if bool(assumptions["band_low"].isna().all()):
+        judged = [Finding("theory", "One image judges no assumption of the paper.")]
+    else:
+        judged = _judgements(assumptions)
+    return [*judged, _decay(assumptions)]
 
 
 def with_interval(value: float, low: float, high: float) -> str:
@@ -277,7 +294,7 @@ def between(low: float, high: float) -> str:
     return f"[{', '.join(of_one_size([low, high]))}]"
 
 
-def _judgement(assumptions: pd.DataFrame) -> str:
+def _judgements(assumptions: pd.DataFrame) -> list[Finding]:
     """What holds everywhere, and where everything else does what."""
     by_name = assumptions.groupby(["assumption", "source"], sort=False)
     states = {
@@ -286,22 +303,23 @@ def _judgement(assumptions: pd.DataFrame) -> str:
     }
     assumed = list(assumptions.loc[assumptions["source"] == ASSUMED, "assumption"].unique())
     applying = [name for name in assumed if set(states[name].values()) - {EXEMPT}]
-    holding = [name for name in states if set(states[name].values()) == {HOLDS}]
-    held = [name for name in holding if name in assumed]
-    sentence = f"{len(held)} of {len(applying)} assumptions hold{'s' * (len(held) == 1)}"
-    sentence += f" in every layer{': ' * bool(held)}{', '.join(held)}"
-    if equations := [name for name in holding if name not in assumed]:
-        sentence += f", and so do{'es' * (len(equations) == 1)} {' and '.join(equations)}"
-    if not applying:
-        every = f"; {' and '.join(equations)} hold{'s' * (len(equations) == 1)} in every layer"
-        sentence = f"No assumption applies here{every * bool(equations)}"
-    rest = [
-        f"{name} {_where(of_layers)}"
-        + _BALANCED * (name == assumed[0] and EXEMPT in of_layers.values())
-        for name, of_layers in states.items()
-        if name not in holding
-    ]
-    return " ".join(f"{part}." for part in (sentence, "; ".join(rest)) if part)
+    alike = {
+        state: [name for name in states if set(states[name].values()) == {state}]
+        for state in STATES
+    }
+    held = [name for name in alike[HOLDS] if name in assumed]
+    told = f"Of the paper's assumptions, {len(held)} of {len(applying)} hold in every layer."
+    found = [Finding("theory", told if applying else "No assumption of the paper applies here.")]
+    for state, verb in _VERBS.items():
+        if alike[state]:
+            words = f"{verb} in every layer: {', '.join(alike[state])}."
+            found.append(Finding(f"theory.{state}", words))
+    for name, of_layers in states.items():
+        if not any(name in names for names in list(alike.values())[:3]):
+            words = f"{name} {_where(of_layers)}"
+            words += _BALANCED * (name == assumed[0] and EXEMPT in of_layers.values())
+            found.append(Finding(f"theory.{name}", f"{words}."))
+    return found
 
 
 def _where(states: dict[int, str]) -> str:
@@ -320,15 +338,17 @@ def _where(states: dict[int, str]) -> str:
     return ", ".join(clauses[:-1]) + f" and {clauses[-1]}"
 
 
-def _decay(assumptions: pd.DataFrame) -> str:
+def _decay(assumptions: pd.DataFrame) -> Finding:
     """The largest miss of Eq. 15."""
     row = assumptions[assumptions["source"] == "Eq. 15"].iloc[0]
     if pd.isna(row["worst"]):
-        return ""
-    miss = with_interval(row["worst"], row["worst_band_low"], row["worst_band_high"])
-    return (
-        "One layer on from the measured cross-modal cosine, the largest miss of Eq. 15 is "
-        f"{miss}, in layer {int(row['worst_layer'])}."
+        return Finding("theory.Eq. 15.miss", "")
+    number = Estimate(*map(float, row[["worst", "band_low", "band_high"]]))
+    return Finding(
+        "theory.Eq. 15.miss",
+        "One layer on from the measured cross-modal cosine, Eq. 15 misses by up to "
+        f"{with_interval(*astuple(number))}, in layer {int(row['worst_layer'])}.",
+        {"cosine": number},
     )
 
 
@@ -349,9 +369,9 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
             layer = row["worst_layer"]
             table.add_row(
                 Text(f"  {row['number']}"),
-                Text(_range(float(row["low"]), float(row["high"]))),
+                Text(_range(float(row["range_low"]), float(row["range_high"]))),
                 Text(significant(float(row["worst"]), 2)),
-                Text(between(*row[["worst_band_low", "worst_band_high"]].astype(float)) or MISSING),
+                Text(between(*row[[*BAND]].astype(float)) or MISSING),
                 Text(MISSING if pd.isna(layer) else str(int(layer))),
                 Text(_layers_where_it_holds(row)),
             )

@@ -9,9 +9,10 @@ import pandas as pd
 
 from normprobe.report.charts import Curve, Panel
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
-from normprobe.report.ratio_words import FAST, OPEN, Ratio, Words, ratios_by_layer
-from normprobe.report.sentences import layers_in_words
+from normprobe.report.ratio_words import Ratio, ratios_by_layer
+from normprobe.report.sentences import Told, layer_findings
 from normprobe.report.terminal import NumberColumn
+from normprobe.report.verdict import Finding
 from normprobe.schema import (
     BESIDE_GROUPS,
     BRANCH_METRICS,
@@ -20,8 +21,9 @@ from normprobe.schema import (
     TEXT,
     VISUAL,
 )
-from normprobe.statistics.resampling import Resampled, Together, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, add_intervals
 from normprobe.statistics.sample_statistics import merge
+from normprobe.tidy import along, declared, in_order, select, tidy
 
 _BY = ["layer", "branch", "group"]
 
@@ -34,26 +36,26 @@ def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
     held = _by_branch(rows[~rows["group"].isin(BESIDE_GROUPS)])
     if held.empty:
         return pd.DataFrame()
-    table = merge(held, _BY, BRANCH_METRICS).drop(columns="nonfinite")
-    order = {name: place for place, name in enumerate((*BRANCHES, *TABLE_GROUPS))}
-    table = table.sort_values(_BY, key=lambda c: c if c.name == "layer" else c.map(order))
-    table = table.reset_index(drop=True)
-    resampled = Resampled(table, held, _BY)
-    draws = resampled.of_tokens(BRANCH_METRICS)
+    cells, numbers = merge(held, _BY, BRANCH_METRICS)
+    del numbers["nonfinite"]  # those of the layer
+    resampled = Resampled(cells, held, _BY)
+    drawn = resampled.of_tokens(BRANCH_METRICS)
     for metric in RATIO_METRICS:
         for kind in ("", "geometric_"):
-            column = f"{metric}_{kind}ratio_to_text"
-            draws[column] = resampled.to_text(draws[f"{metric}_{kind}mean"])
-            table[column] = draws[column][0]
+            ratio = f"{metric}_{kind}ratio_to_text"
+            drawn[ratio, "mean"] = resampled.to_text(drawn[metric, f"{kind}mean"])
+            numbers[ratio] = {"mean": drawn[ratio, "mean"][0]}
     together = [
         Together(
             [f"{metric}_geometric_ratio_to_text"],
-            (table["group"] == VISUAL) & (table["branch"] == branch),
+            (cells["group"] == VISUAL) & (cells["branch"] == branch),
         )
         for metric in RATIO_METRICS
         for branch in BRANCHES
     ]
-    return with_intervals(table, draws, resampled.units, resampled.held, together)
+    table = declared(__package__)["branches"]
+    add_intervals(numbers, drawn, resampled.units, resampled.held, together, table=table)
+    return in_order(tidy(cells, numbers), branch=BRANCHES, group=TABLE_GROUPS)
 
 
 def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
@@ -74,26 +76,33 @@ def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 BRANCH_WORDS = dict(zip(BRANCHES, ("attention", "cross-attention", "MLP"), strict=True))
-_LARGE = Words("larger", "smaller", "about as large", f"of a size {OPEN}")
 
 
-def branches_verdict(branches: pd.DataFrame) -> str:
+def branches_findings(branches: pd.DataFrame) -> list[Finding]:
     """What each branch adds to visual tokens, and how fast it turns them, against text tokens."""
-    sentences: list[str] = []
+    findings = []
     for branch, name in BRANCH_WORDS.items():
         rows = branches[(branches["branch"] == branch) & (branches["group"] == VISUAL)]
-        size = layers_in_words(_ratios(rows, "update_norm"), _LARGE)
-        turn = layers_in_words(_ratios(rows, "angle"), FAST)
-        if size and turn:
-            sentences.append(
-                f"{'What' if sentences else 'Against text tokens, what'} the {name} adds to "
-                f"visual tokens is {size}, and it turns them {turn}."
-            )
-    return " ".join(sentences)
+        size = Told(
+            f"{branch}.update_norm",
+            f"What the {name} adds is larger for visual than for text tokens",
+            f"What the {name} adds is smaller for visual than for text tokens",
+            f"Size of what the {name} adds to visual and text tokens",
+        )
+        turn = Told(
+            f"{branch}.angle",
+            f"The {name} turns visual tokens more quickly than text tokens",
+            f"The {name} turns visual tokens more slowly than text tokens",
+            f"Angle by which the {name} turns visual and text tokens",
+        )
+        findings += layer_findings(_ratios(rows, "update_norm"), size)
+        findings += layer_findings(_ratios(rows, "angle"), turn)
+    return findings
 
 
 def _ratios(rows: pd.DataFrame, metric: str) -> dict[int, Ratio]:
-    return ratios_by_layer(rows, f"{metric}_geometric_ratio_to_text")
+    ratios = select(rows, f"{metric}_geometric_ratio_to_text")
+    return ratios_by_layer(along(ratios, rows["layer"]))
 
 
 _LINES = dict(zip(BRANCHES, ("-", ":", "--"), strict=True))
@@ -109,7 +118,7 @@ BRANCH_PANELS = tuple(
         tuple(
             Curve(
                 f"{BRANCH_WORDS[branch]}, {group}",
-                f"{metric}_mean",
+                metric,
                 GROUP_LOOKS[group]._replace(linestyle=_LINES[branch]),
                 {"branch": branch, "group": group},
             )
@@ -139,7 +148,7 @@ def columns(branches: pd.DataFrame) -> list[NumberColumn]:
     return [
         NumberColumn(
             (BRANCH_WORDS[branch], header, group),
-            f"{metric}_mean",
+            metric,
             {"branch": branch, "group": group},
         )
         for branch in present

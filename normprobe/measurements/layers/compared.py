@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -17,8 +18,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.figures import METRICS
-from normprobe.measurements.layers.ratios import ratio_after, visual_states_are_attended
-from normprobe.quantities import BAND, INTERVAL
 from normprobe.report.charts import (
     SPREAD,
     Chart,
@@ -26,6 +25,7 @@ from normprobe.report.charts import (
     chart,
     charts,
     draw_panel,
+    drawn_rows,
     handles_of,
     limit_cosine,
     series_of,
@@ -42,14 +42,15 @@ from normprobe.report.figures.style import (
     shortened,
 )
 from normprobe.report.page.blocks import curves, heading, note, side_by_side
-from normprobe.report.page.markup import Markup
-from normprobe.report.ranking import ATTENDED, DISPARITY, series_colors
-from normprobe.report.ratio_words import Estimate, Ratio, with_ends
+from normprobe.report.ranked import series_colors
+from normprobe.report.ranking import ATTENDED, DISPARITY
+from normprobe.report.ratio_words import Estimate, Ratio, ratio_after, visual_states_are_attended
 from normprobe.schema import GEOMETRIC_RATIOS, OTHER_MEDIA, TEXT, VISUAL
 from normprobe.statistics.bootstrap import LINEAR, interval
 from normprobe.statistics.resampling import Resampled
+from normprobe.tidy import BAND, INTERVAL, select
 
-#: Header and column of each number of the ranking.
+#: Header and quantity of each number of the ranking.
 COLUMNS = {
     "input": "disparity_input",
     "middle": "disparity_middle",
@@ -93,7 +94,7 @@ def lead(compare: pd.DataFrame) -> Markup:
     return side_by_side(drawn) + note(said) if drawn else Markup()
 
 
-def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
+def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, Estimate]:
     """Disparity and inertia of one run, each with its 95 % interval where it has one."""
     last = int(layers["layer"].max())
     places = {"input": 0, "middle": -(-last // 2), "last": last}
@@ -104,30 +105,31 @@ def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str
         measured |= {DISPARITY: Ratio(math.nan), ATTENDED: measured[DISPARITY]}
     measured["inertia_gap"] = _inertia_gap(layers, rows)
     others = {f"disparity_{g}": ratio_after(layers, 0, group=g) for g in OTHER_MEDIA}
-    return with_ends(measured | {name: r for name, r in others.items() if r.usable})
+    return measured | {name: ratio for name, ratio in others.items() if ratio.usable}
 
 
 def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:
     """Text minus visual angle, mean over the layers that have both."""
+    angles = select(layers, "angle")
+    angles = angles[angles["layer"] > 0].reset_index(drop=True)
     places = (
-        layers[["layer", "group"]]
-        .assign(place=np.arange(len(layers)))
-        .query("layer > 0")
+        angles[["layer", "group"]]
+        .assign(place=angles.index)
         .pivot(index="layer", columns="group", values="place")
         .reindex(columns=[VISUAL, TEXT])
         .dropna()
         .astype(int)
     )
 
-    def gaps(angles: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each draw, ``[draws, rows of layers.csv]``."""
-        by_layer = pd.DataFrame(angles[:, places[TEXT]] - angles[:, places[VISUAL]])
+    def gaps(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each draw, ``[draws, angles]``."""
+        by_layer = pd.DataFrame(values[:, places[TEXT]] - values[:, places[VISUAL]])
         return by_layer.mean(axis=1).to_numpy()
 
-    (gap,) = gaps(layers[["angle_mean"]].to_numpy(np.float64).T)
+    (gap,) = gaps(angles[["mean"]].to_numpy(np.float64).T)
     if rows is None or rows.empty:
         return Estimate(float(gap))
-    resampled = Resampled(layers, rows, ["layer", "group"])
+    resampled = Resampled(angles, rows, ["layer", "group"])
     drawn = gaps(resampled.means("angle_mean", by_tokens=True))[:, None]
     images = resampled.held[:, places[VISUAL]].any(axis=1).sum(keepdims=True)
     return Estimate(float(gap), *interval(drawn, resampled.units, LINEAR, images)[:, 0].tolist())
@@ -148,15 +150,14 @@ _COSINE = next(panel for panel in METRICS if panel.scale == "cosine")
 def run_charts(compare: pd.DataFrame) -> list[Chart]:
     """``compare.csv`` for the page: a colour a run; of one training, they follow the step."""
     # The means alone: intervals of so many lines would lie over each other.
-    around = (*INTERVAL, *BAND, *SPREAD)
-    means = compare[[name for name in compare if not str(name).endswith(around)]]
+    means = compare.drop(columns=[*INTERVAL, *BAND, *SPREAD], errors="ignore")
     panels_of_runs = [
         replace(
             panel,
             curves=[
                 Curve(
                     f"{run}, {group}",
-                    panel.curves[0].column,
+                    panel.curves[0].quantity,
                     GROUP_LOOKS[group]._replace(color=color),
                     {"run": run, "group": group},
                 )
@@ -173,16 +174,15 @@ def ratio_charts(compare: pd.DataFrame) -> list[Chart]:
     """Visual over text tokens, a line a run: models of any width and loudness on one axis."""
     made = []
     # Bands of so many lines would lie over each other.
-    bare = compare[[name for name in compare if not str(name).endswith(BAND)]]
+    bare = compare.drop(columns=[*BAND], errors="ignore").astype({"run": str})
     visual = bare[bare["group"] == VISUAL]
     for metric, title in (("norm", "Loudness: visual / text norm"), ("angle", _TURNING)):
-        column = GEOMETRIC_RATIOS[metric]
         series = []
         for run, color in series_colors(compare).items():
-            rows = visual[visual["run"].astype(str) == run]
-            if column in rows and len(rows) > 1:  # states that no layer changes are no line
+            rows = drawn_rows(visual, GEOMETRIC_RATIOS[metric], {"run": run})
+            if len(rows) > 1:  # states that no layer changes are no line
                 look = GROUP_LOOKS[VISUAL]._replace(color=color)
-                series.append(series_of(run, look, rows, column))
+                series.append(series_of(run, look, rows))
         made.append(chart(title, series, zero=False) | {"log": True, "reference": 1.0})
     return [drawn for drawn in made if drawn["series"]]
 
@@ -198,13 +198,12 @@ def draw_overlay(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
             for group in (TEXT, VISUAL):
                 look = series_look(place)._replace(linestyle=GROUP_LOOKS[group].linestyle)
                 of_run = {"run": run, "group": group}
-                curve = Curve("", panel.curves[0].column, look, of_run)
+                curve = Curve("", panel.curves[0].quantity, look, of_run)
                 rows = curve.rows(compare)
-                draw_line(
-                    axes, rows[rows[curve.column].notna()], curve.column, look, "", clip_on=False
-                )
+                draw_line(axes, rows[rows["mean"].notna()], "mean", look, "", clip_on=False)
         mark_layers(axes, int(compare["layer"].max()))
-    log_or_from_zero(grid[0, 0], compare.loc[compare["group"].isin([VISUAL, TEXT]), "norm_mean"])
+    norms = select(compare, "norm")
+    log_or_from_zero(grid[0, 0], norms.loc[norms["group"].isin([VISUAL, TEXT]), "mean"])
     grid[0, 1].set_ylim(top=1.0)
     handles = [
         Line2D([], [], **GROUP_LOOKS[group]._replace(color="0.3", marker="")._asdict(), label=group)
@@ -250,15 +249,16 @@ def draw_training(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure
     scale = step_scale(compare["step"])
     for axes, group, letter in zip(grid[0], (VISUAL, TEXT), "ab", strict=True):
         axes.set_title(f"({letter}) {group} tokens", loc="left")
-        rows = compare[(compare["group"] == group) & compare["cosine_mean"].notna()]
+        rows = select(compare, "cosine", group=group).dropna(subset="mean")
         for step in sorted(rows["step"].unique()):
             checkpoint = rows[rows["step"] == step].sort_values("layer")
             look = GROUP_LOOKS[group]._replace(color=step_color(scale, step))
             size = 4 if len(checkpoint) == 1 else 0  # many lines: marks would hide them
-            draw_line(axes, checkpoint, "cosine_mean", look, "", markersize=size, clip_on=False)
+            draw_line(axes, checkpoint, "mean", look, "", markersize=size, clip_on=False)
         mark_layers(axes, int(compare["layer"].max()))
     grid[0, 0].set_ylabel("cosine, layer input and output")
-    limit_cosine(grid[0], compare.loc[compare["group"].isin([VISUAL, TEXT]), "cosine_mean"])
+    cosines = select(compare, "cosine")
+    limit_cosine(grid[0], cosines.loc[cosines["group"].isin([VISUAL, TEXT]), "mean"])
     add_step_bar(drawing, scale, list(grid[0]), "training step")
     return drawing
 

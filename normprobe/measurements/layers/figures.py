@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from normprobe.measurements.layers import branches, massive
 from normprobe.measurements.layers.accounted import LOG_PARTS, ONE_LAYER
-from normprobe.measurements.layers.assumptions import CRITERIA
 from normprobe.measurements.layers.turns import TURN_PANELS
 from normprobe.report.charts import (
     PLAIN,
@@ -22,10 +21,11 @@ from normprobe.report.charts import (
     by_group,
     draw_panel,
     draw_panels,
+    drawn_rows,
     metric_panel,
 )
 from normprobe.report.figures.draw import Drawing
-from normprobe.report.figures.lines import INTERVAL_WORDS, Given, draw_column, ends_drawn, panels
+from normprobe.report.figures.lines import INTERVAL_WORDS, Given, draw_estimate, ends_drawn, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -35,6 +35,7 @@ from normprobe.report.figures.style import (
 )
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import ATTENTION_INPUT, OTHER_MEDIA, SPECIAL, TEXT, VISUAL
+from normprobe.tidy import INTERVAL, QUANTITY, select, wide
 
 # --- layers.csv ----------------------------------------------------------------------------------
 
@@ -61,7 +62,7 @@ def story(layers: pd.DataFrame) -> list[Panel]:
 def own_panels(run: RunStore) -> list[Panel]:
     """A panel for each number of the user's own."""
     return [
-        Panel(f"{facts['words']} ({facts['unit']})", by_group(f"{name}_mean"), "signed")
+        Panel(f"{facts['words']} ({facts['unit']})", by_group(name), "signed")
         for name, facts in run.record.get("own_numbers", {}).items()
     ]
 
@@ -69,22 +70,21 @@ def own_panels(run: RunStore) -> list[Panel]:
 # --- theory.csv ----------------------------------------------------------------------------------
 
 
-def _one(title: str, column: str, scale: Any = "signed") -> Panel:
-    return Panel(title, (Curve(title, column, PLAIN[0]),), scale, column)
+def _one(title: str, quantity: str, scale: Any = "signed") -> Panel:
+    return Panel(title, (Curve(title, quantity, PLAIN[0]),), scale, quantity)
 
 
-def _each(title: str, column: str) -> Panel:
-    curves = (Curve(name, f"{column}_{name}", GROUP_LOOKS[name]) for name in (VISUAL, TEXT))
-    return Panel(title, tuple(curves), "signed", f"{column}_{VISUAL}")
+def _each(title: str, quantity: str) -> Panel:
+    return Panel(title, by_group(quantity, (VISUAL, TEXT)), "signed", quantity)
 
 
 #: Mean cosines over all (visual, text) pairs, where they are and where attention reads them.
 CROSSED = Panel(
     "mean cosine, visual-text pairs",
     (
-        Curve("states", "cross_modal_cosine_mean", PLAIN[0]),
-        Curve("common mean out", "centered_cross_modal_cosine_mean", PLAIN[1]),
-        Curve("attention input", "attention_input_cosine_mean", PLAIN[2]),
+        Curve("states", "cross_modal_cosine", PLAIN[0]),
+        Curve("common mean out", "centered_cross_modal_cosine", PLAIN[1]),
+        Curve("attention input", "attention_input_cosine", PLAIN[2]),
     ),
     "signed",
 )
@@ -100,25 +100,25 @@ THEORY = (
     Panel(
         "mean cosine over pairs",
         (
-            Curve("visual turn, text state", "visual_turn_to_text_mean", GROUP_LOOKS[VISUAL]),
-            Curve("text turn, visual state", "text_turn_to_visual_mean", GROUP_LOOKS[TEXT]),
-            Curve("visual turn, text turn", "turn_to_turn_mean", PLAIN[0]),
+            Curve("visual turn, text state", "visual_turn_to_text", GROUP_LOOKS[VISUAL]),
+            Curve("text turn, visual state", "text_turn_to_visual", GROUP_LOOKS[TEXT]),
+            Curve("visual turn, text turn", "turn_to_turn", PLAIN[0]),
         ),
         "signed",
-        "visual_turn_to_text_mean",
+        "visual_turn_to_text",
     ),
     _each("correlation of log angle, log |x|", "norm_angle_correlation"),
     _one("angle ratio, miss (Eq. 13)", "angle_ratio_error", "ratio"),
     Panel(
         "cross-modal cosine",
         (
-            Curve("Eq. 15 from layer 0 on", "compounded_cross_modal_cosine_mean", PLAIN[2]),
-            Curve("Eq. 15, one layer on", "predicted_cross_modal_cosine_mean", PLAIN[1]),
-            Curve("measured", "cross_modal_cosine_mean", PLAIN[0]),
+            Curve("Eq. 15 from layer 0 on", "compounded_cross_modal_cosine", PLAIN[2]),
+            Curve("Eq. 15, one layer on", "predicted_cross_modal_cosine", PLAIN[1]),
+            Curve("measured", "cross_modal_cosine", PLAIN[0]),
         ),
         "signed",
     ),
-    _one("measured - predicted (Eq. 15)", "cosine_residual_mean"),
+    _one("measured - predicted (Eq. 15)", "cosine_residual"),
     CROSSED,
 )
 
@@ -127,8 +127,8 @@ def draw_theory(
     title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Given = None
 ) -> Figure:
     """A panel a number over the decoder layers; yellow is the range in which it holds."""
-    ends = assumptions.set_index("number")[["low", "high"]].astype(float)
-    ranges = {c.column: tuple(ends.loc[c.number]) for c in CRITERIA if c.number in ends.index}
+    ends = assumptions.drop_duplicates(QUANTITY).set_index(QUANTITY)[["range_low", "range_high"]]
+    ranges = {str(quantity): (low, high) for quantity, low, high in ends.astype(float).itertuples()}
     return draw_panels(title, THEORY, theory, ax, columns=3, height=1.75, ranges=ranges)
 
 
@@ -164,8 +164,9 @@ _FEW = 5  # ticks
 
 def by_layer(accounted: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``accounted.csv`` that are of one layer, with its number."""
-    rows = accounted[accounted["scope"] == ONE_LAYER]
-    return rows.assign(layer=rows["layers"].astype(int))
+    rows = accounted[accounted["scope"] == ONE_LAYER].copy()
+    rows.insert(0, "layer", rows["layers"].astype(int))
+    return rows
 
 
 def draw_accounted(title: str, accounted: pd.DataFrame, ax: Given = None) -> Figure:
@@ -175,7 +176,8 @@ def draw_accounted(title: str, accounted: pd.DataFrame, ax: Given = None) -> Fig
     parts, angles = grid[0]
     _draw_parts(parts, rows)
     draw_panel(angles, ACCOUNTED[1], rows, int(rows["layer"].max()))
-    angles.set_xlim(0.7 if len(rows) > 1 else 0.3, rows["layer"].max() + 0.3)
+    several = rows["layer"].nunique() > 1
+    angles.set_xlim(0.7 if several else 0.3, rows["layer"].max() + 0.3)
     parts.set_title("(a) text angle / visual angle, by part", loc="left")
     angles.set_title(f"(b) {ACCOUNTED[1].title}", loc="left")
     for axes, columns in ((parts, 2), (angles, 1)):
@@ -191,19 +193,20 @@ def _legend_under(axes: Axes, columns: int, size: float) -> None:
 
 def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
     """Logarithms, which add up, as bars on each other; the axis names the ratios."""
-    above, below = np.zeros(len(rows)), np.zeros(len(rows))
+    numbers = wide(rows)
+    above, below = np.zeros(len(numbers)), np.zeros(len(numbers))
     for part, word in PART_WORDS.items():
-        values = rows[f"log_{part}"].fillna(0.0).to_numpy()
+        values = numbers[f"log_{part}"].fillna(0.0).to_numpy()
         start = np.where(values >= 0, above, below)
-        axes.bar(rows["layer"], values, 0.8, start, color=_PART_COLORS[part], label=word)
+        axes.bar(numbers["layer"], values, 0.8, start, color=_PART_COLORS[part], label=word)
         above, below = above + values.clip(min=0), below + values.clip(max=0)
-    measured = np.log(rows["angle_ratio"])
-    ends = [np.log(rows[f"angle_ratio_{end}"]) for end in ("ci_low", "ci_high")]
-    away = [(measured - ends[0]).fillna(0.0).clip(lower=0), (ends[1] - measured).fillna(0.0)]
+    ratios = select(rows, "angle_ratio")
+    measured, *ends = np.log(ratios[["mean", *INTERVAL]].to_numpy(float)).T
+    away = [np.nan_to_num(end).clip(min=0) for end in (measured - ends[0], ends[1] - measured)]
     axes.errorbar(
-        rows["layer"],
+        ratios["layer"],
         measured,
-        [away[0], away[1].clip(lower=0)],
+        away,
         fmt="D",
         markersize=3,
         color="black",
@@ -213,8 +216,8 @@ def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
     axes.axhline(0.0, color="black", linewidth=0.6)
     mark_layers(axes, int(rows["layer"].max()))
     axes.set_xlim(0.3, rows["layer"].max() + 0.7)
-    ratios = _named_ratios(*np.exp(axes.get_ylim()))
-    axes.set_yticks(np.log(ratios), [f"{ratio:g} x" for ratio in ratios])
+    named = _named_ratios(*np.exp(axes.get_ylim()))
+    axes.set_yticks(np.log(named), [f"{ratio:g} x" for ratio in named])
 
 
 def _named_ratios(lowest: float, highest: float) -> NDArray[np.float64]:
@@ -241,16 +244,19 @@ def draw_directions(
     norms.set_title("(a) L2 norm, and where attention reads", loc="left")
     cosines.set_title("(b) mean cosine over pairs of tokens", loc="left")
     for group in (TEXT, VISUAL):
-        rows, look = layers[layers["group"] == group], GROUP_LOOKS[group]
-        read = look._replace(linestyle=":")
-        draw_column(norms, rows, "norm_mean", look._replace(linestyle="-"), group)
-        draw_column(norms, rows, f"{ATTENTION_INPUT}_mean", read, f"{group}, attention input")
-        draw_column(cosines, rows, "within_modal_cosine_mean", look, f"within {group}")
+        look = GROUP_LOOKS[group]
+        for axes, quantity, line, name in (
+            (norms, "norm", look._replace(linestyle="-"), group),
+            (norms, ATTENTION_INPUT, look._replace(linestyle=":"), f"{group}, attention input"),
+            (cosines, "within_modal_cosine", look, f"within {group}"),
+        ):
+            draw_estimate(axes, drawn_rows(layers, quantity, {"group": group}), "mean", line, name)
     for curve in CROSSED.curves:
-        draw_column(cosines, theory, curve.column, curve.look, f"visual, text: {curve.name}")
-    drawn = layers.loc[layers["group"].isin([VISUAL, TEXT])]
-    columns = ["norm_mean", f"{ATTENTION_INPUT}_mean"]
-    log_or_from_zero(norms, drawn.reindex(columns=columns).to_numpy(float))
+        name = f"visual, text: {curve.name}"
+        draw_estimate(cosines, curve.rows(theory), curve.estimate, curve.look, name)
+    drawn = layers[layers["group"].isin([VISUAL, TEXT])]
+    read = drawn[drawn[QUANTITY].isin(["norm", ATTENTION_INPUT])]
+    log_or_from_zero(norms, read["mean"].to_numpy(float))
     cosines.axhline(0.0, color="black", linewidth=0.6, zorder=1)
     for axes in (norms, cosines):
         mark_layers(axes, int(layers["layer"].max()))

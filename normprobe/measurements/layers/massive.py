@@ -11,10 +11,11 @@ import pandas as pd
 
 from normprobe.report.charts import Curve, Panel, by_group
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
-from normprobe.report.ratio_words import LOUD, hold_inverses, ratios_by_layer
-from normprobe.report.readable import MISSING, count, significant
-from normprobe.report.sentences import layer_names, layers_in_words
+from normprobe.report.ratio_words import Estimate, ratios_by_layer
+from normprobe.report.readable import MISSING, count, readable_token, significant
+from normprobe.report.sentences import Told, layer_findings, layers_named
 from normprobe.report.terminal import NumberColumn
+from normprobe.report.verdict import Finding
 from normprobe.schema import (
     AUDIO,
     BESIDE_GROUPS,
@@ -32,7 +33,8 @@ from normprobe.schema import (
     VIDEO,
     VISUAL,
 )
-from normprobe.statistics.resampling import Resampled, Together, with_intervals
+from normprobe.statistics.resampling import Draws, Resampled, Together, add_intervals
+from normprobe.tidy import BAND, Numbers, along, declared, in_order, select, tidy, wide
 
 #: Metrics of ``layers.csv``.
 WITHOUT = ("norm", "cosine", "angle")
@@ -47,7 +49,8 @@ _BY = ["layer", "group"]
 _COUNTED = ("massive", "massive_by_token_median", "sink", "high_norm", "still")
 _SHARES = (*_COUNTED, "top1_share", "top10_share")
 _LARGEST = ("peak_max", "peak_to_sequence_median_max", "peak_to_token_median_max")
-_ORDER = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL))}
+_GROUPS = (*TOKEN_GROUPS, NON_VISUAL)
+_ORDER = {group: place for place, group in enumerate(_GROUPS)}
 
 
 def massive_tables(
@@ -69,37 +72,43 @@ def massive_tables(
 def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of the token groups to massive.csv."""
     groups = rows.groupby(_BY, sort=False)
-    table = groups.agg(
-        samples=("sample_id", "size"),
-        hidden_size=("hidden_size", "first"),
-        tokens=("tokens", "sum"),
-        **{column: (column, "max") for column in _LARGEST},
-    ).reset_index()
-    resampled = Resampled(table, rows, _BY)
-    draws = {f"{name}_mean": resampled.means(f"{name}_mean", by_tokens=True) for name in _SHARES}
-    table["tokens" + SUFFIX] = groups["tokens" + SUFFIX].sum().to_numpy()
+    cells = groups.agg(samples=("sample_id", "size"), tokens=("tokens", "sum")).reset_index()
+    numbers: Numbers = {"hidden_size": {"mean": groups["hidden_size"].first().to_numpy()}}
+    numbers |= {name: {"mean": groups[name].max().to_numpy()} for name in _LARGEST}
+    resampled = Resampled(cells, rows, _BY)
+    drawn: Draws = {}
+    for name in _SHARES:
+        drawn[name, "mean"] = resampled.means(f"{name}_mean", by_tokens=True)
     for suffix in ("", SUFFIX):
         tokens = f"tokens{suffix}"
-        for name in (f"{name}{suffix}" for name in WITHOUT):
-            mean = f"{name}_mean"
-            draws[mean] = resampled.means(mean, by_tokens=True, tokens=tokens)
+        counted = {} if not suffix else {"tokens": groups[tokens].sum().to_numpy()}
+        for metric in WITHOUT:
+            name, mean = f"{metric}{suffix}", f"{metric}{suffix}_mean"
+            drawn[name, "mean"] = resampled.means(mean, by_tokens=True, tokens=tokens)
             variance = resampled.covariance(mean, mean, f"{name}_m2", tokens=tokens)
-            table[f"{name}_std"] = np.sqrt(variance[0].clip(min=0.0))
-        for name, ratio in RATIOS_TO_TEXT.items():
-            if name in WITHOUT:
-                draws[f"{ratio}{suffix}"] = resampled.to_text(draws[f"{name}{suffix}_mean"])
-                means = resampled.geometric_means(f"{name}{suffix}")
-                draws[f"{GEOMETRIC_RATIOS[name]}{suffix}"] = resampled.to_text(means)
-    for name, drawn in draws.items():
-        table[name] = np.where(np.isfinite(drawn[0]), drawn[0], np.nan)
+            numbers[name] = {"std": np.sqrt(variance[0].clip(min=0.0)), **counted}
+        for metric, ratio in RATIOS_TO_TEXT.items():
+            if metric in WITHOUT:
+                name = f"{metric}{suffix}"
+                drawn[f"{ratio}{suffix}", "mean"] = resampled.to_text(drawn[name, "mean"])
+                geometric = resampled.to_text(resampled.geometric_means(name))
+                drawn[f"{GEOMETRIC_RATIOS[metric]}{suffix}", "mean"] = geometric
+                numbers[f"{ratio}{suffix}"] = dict(counted)
+                numbers[f"{GEOMETRIC_RATIOS[metric]}{suffix}"] = dict(counted)
+    for (name, _), draws in drawn.items():
+        estimate = np.where(np.isfinite(draws[0]), draws[0], np.nan)
+        numbers[name] = {"mean": estimate, **numbers.get(name, {})}
     for name in _COUNTED:
-        table[f"{name}_tokens"] = (table[f"{name}_mean"] * table["tokens"]).round().astype(int)
-    visual = table["group"] == VISUAL
+        held = numbers[name]["mean"] * cells["tokens"].to_numpy()
+        numbers[f"{name}_tokens"] = {"mean": held.round()}
+    visual = cells["group"] == VISUAL
     together = [
         Together([f"{GEOMETRIC_RATIOS['norm']}{suffix}" for suffix in ("", SUFFIX)], visual),
-        *(Together([f"{name}_mean"], visual | (table["group"] == TEXT)) for name in _SHARES),
+        *(Together([name], visual | (cells["group"] == TEXT)) for name in _SHARES),
     ]
-    return _in_order(with_intervals(table, draws, resampled.units, resampled.held, together))
+    table = declared(__package__)["massive"]
+    add_intervals(numbers, drawn, resampled.units, resampled.held, together, table=table)
+    return in_order(tidy(cells, numbers), group=_GROUPS)
 
 
 def massive_tokens_table(
@@ -200,7 +209,7 @@ KINDS_LEGEND = (
 
 _KINDS = {
     "massive": "Massive tokens",
-    "massive_by_token_median": "massive are",
+    "massive_by_token_median": "Massive by the median of the token itself",
     "sink": "Attention sinks",
 }
 
@@ -210,33 +219,42 @@ _TOLD = (VISUAL, TEXT, SPECIAL)
 #: A dimension with less of the squared norm of its group is not named.
 _NAMED = 0.1
 
+_WITHOUT_MASSIVE = Told(
+    "norm_without_massive",
+    "Without massive tokens, visual tokens have a larger norm than text tokens",
+    "Without massive tokens, visual tokens have a smaller norm than text tokens",
+    "Without massive tokens, norm of visual and text tokens",
+    "after",
+)
 
-def massive_verdict(
+
+def massive_findings(
     massive: pd.DataFrame, dimensions: pd.DataFrame, named: pd.DataFrame | None = None
-) -> str:
+) -> list[Finding]:
     """How many tokens are massive, what is left without them, and which dimensions are large."""
-    sentences = [
-        _how_many(massive, "massive", _TOLD) or _none_is_massive(massive),
-        _by_token_median(massive),
-        "" if named is None else _named_tokens(named, massive["samples"].max()),
-        _without(massive),
-        _few_dimensions(massive),
-        _named_dimensions(dimensions),
-        _how_many(massive, "sink", (VISUAL,)),
+    numbers = wide(massive)
+    return [
+        *(_how_many(numbers, "massive", _TOLD) or [_none_is_massive(numbers)]),
+        *_by_token_median(numbers),
+        *([] if named is None else _named_tokens(named, numbers["samples"].max())),
+        *_without(massive, numbers),
+        *_few_dimensions(massive),
+        *_named_dimensions(dimensions),
+        *_how_many(numbers, "sink", (VISUAL,)),
         _still(massive),
     ]
-    return " ".join(filter(None, sentences))
 
 
 def _rows(massive: pd.DataFrame, group: str) -> pd.DataFrame:
     return massive[massive["group"] == group].sort_values("layer")
 
 
-def _how_many(massive: pd.DataFrame, kind: str, groups: Sequence[str]) -> str:
+def _how_many(massive: pd.DataFrame, kind: str, groups: Sequence[str]) -> list[Finding]:
     """E.g. "Massive tokens: up to 2.5 of 64 visual tokens a sample after layers 2-30."."""
-    clauses = []
+    found = []
     for group in groups:
         rows = _rows(massive, group)
+        depth = rows["layer"].nunique()
         rows = rows[rows[f"{kind}_tokens"] > 0]
         if rows.empty:
             continue
@@ -244,35 +262,37 @@ def _how_many(massive: pd.DataFrame, kind: str, groups: Sequence[str]) -> str:
         tokens = (rows["tokens"] / rows["samples"]).tolist()
         most = counts.index(max(counts))
         up_to = "up to " * (len(set(counts)) > 1)
-        clauses.append(
-            f"{up_to}{_number(counts[most])} of {_number(tokens[most])} {group} tokens a sample "
-            f"after {layer_names(rows['layer'].tolist())}"
+        told = (
+            f"{_KINDS[kind]}: {up_to}{_number(counts[most])} of {_number(tokens[most])} {group} "
+            f"tokens a sample {layers_named(rows['layer'].tolist(), depth, 'after')}."
         )
-    return f"{_KINDS[kind]}: {', '.join(clauses)}." if clauses else ""
+        found.append(Finding(f"{kind}.{group}", told, {"tokens": Estimate(counts[most])}))
+    return found
 
 
-def _none_is_massive(massive: pd.DataFrame) -> str:
+def _none_is_massive(massive: pd.DataFrame) -> Finding:
     peak, ratio = (significant(float(massive[name].max()), 3) for name in _LARGEST[:2])
-    return (
-        f"No token is massive: no magnitude is above {peak}, or above {ratio} times the median of "
-        "its sequence."
+    return Finding(
+        "massive",
+        f"No token is massive: no magnitude is above {peak}, or above {ratio} x the median of "
+        "its sequence.",
     )
 
 
-def _by_token_median(massive: pd.DataFrame) -> str:
-    """What the median of a token's own dimensions makes of it: no loud group moves that."""
+def _by_token_median(massive: pd.DataFrame) -> list[Finding]:
+    """What the median of a token's own dimensions makes of it: no group of large norm moves it."""
     counts = massive[["massive_tokens", "massive_by_token_median_tokens"]]
     if (counts.iloc[:, 0] == counts.iloc[:, 1]).all():
-        return ""
-    told = _how_many(massive, "massive_by_token_median", _TOLD).removesuffix(".")
+        return []
+    kind = "massive_by_token_median"
     ratio = significant(float(massive["peak_to_token_median_max"].max()), 3)
-    told = told or f"none is: {ratio} times at most, of any token"
-    return f"By the median of the token itself, which a loud group moves less, {told}."
+    none = Finding(kind, f"{_KINDS[kind]}: none, of any token {ratio} x at most.")
+    return _how_many(massive, kind, _TOLD) or [none]
 
 
-def _named_tokens(named: pd.DataFrame, samples: int) -> str:
+def _named_tokens(named: pd.DataFrame, samples: int) -> list[Finding]:
     """The token of each group that is massive in half of the samples or more: where, and how."""
-    sentences = []
+    found = []
     named = named.assign(token=named["token"].fillna(""))
     for group in _TOLD:
         rows = named[(named["group"] == group) & (named["samples"] >= samples / 2)]
@@ -282,84 +302,88 @@ def _named_tokens(named: pd.DataFrame, samples: int) -> str:
         same = rows[(rows["token"] == first["token"]) & (rows["position"] == first["position"])]
         token = "" if group == VISUAL else first["token"]
         where = f"{group} token at position {first['position']}"
-        name = f"{token}, a {where}," if token else f"The {where}"
+        name = f"{readable_token(token)}, a {where}," if token else f"The {where}"
         often = int(same["samples"].max())
         in_some = f" in {often} of {samples} samples" if often < samples else ""
-        sentences.append(
-            f"{name} is massive{in_some} after "
-            f"{layer_names(sorted(set(same['layer'])))}: up to {count(first['magnitude'])} in "
-            f"dimension {first['dimension']}, {count(first['to_sequence_median'])} times the "
-            f"median magnitude of its sequence and {count(first['to_token_median'])} times its "
-            f"own, with up to {significant(100 * same['share'].max(), 3)} % of the squared norms "
-            "of its sequence."
+        layers = layers_named(sorted(set(same["layer"])), named["layer"].nunique(), "after")
+        found.append(
+            Finding(
+                f"massive_token.{group}",
+                f"{name} is massive{in_some} {layers}: up to {count(first['magnitude'])} in "
+                f"dimension {first['dimension']}.",
+            )
         )
-    return " ".join(sentences)
+        found.append(
+            Finding(
+                f"massive_token.{group}.ratios",
+                f"That is {count(first['to_sequence_median'])} x the median magnitude of its "
+                f"sequence, {count(first['to_token_median'])} x its own.",
+            )
+        )
+        held = significant(100 * same["share"].max(), 3)
+        told = f"It has up to {held} % of the squared norms of its sequence."
+        found.append(Finding(f"massive_token.{group}.share", told))
+    return found
 
 
-def _without(massive: pd.DataFrame) -> str:
-    """Visual against text tokens, where some of either are massive: with them, and without."""
-    compared = massive[massive["group"].isin([VISUAL, TEXT]) & (massive["massive_tokens"] > 0)]
-    visual = _rows(massive, VISUAL)
-    visual = visual[visual["layer"].isin(compared["layer"])]
-    ratios = [
-        ratios_by_layer(visual, f"{GEOMETRIC_RATIOS['norm']}{suffix}") for suffix in ("", SUFFIX)
-    ]
-    beside = any(hold_inverses(of_layers.values()) for of_layers in ratios)
-    told = [
-        layers_in_words(of_layers, LOUD, "after", beside_inverses=beside) for of_layers in ratios
-    ]
-    if not all(told):
-        return ""
-    return (
-        f"Against {TEXT} tokens, visual tokens are {told[0]} with massive tokens, and {told[1]} "
-        "without them."
-    )
+def _without(massive: pd.DataFrame, numbers: pd.DataFrame) -> list[Finding]:
+    """Visual against text tokens without massive ones, where some of either are massive."""
+    compared = numbers[numbers["group"].isin([VISUAL, TEXT]) & (numbers["massive_tokens"] > 0)]
+    visual = massive[(massive["group"] == VISUAL) & massive["layer"].isin(compared["layer"])]
+    ratios = select(visual, f"{GEOMETRIC_RATIOS['norm']}{SUFFIX}")
+    return layer_findings(ratios_by_layer(along(ratios, visual["layer"])), _WITHOUT_MASSIVE)
 
 
-def _few_dimensions(massive: pd.DataFrame) -> str:
+def _few_dimensions(massive: pd.DataFrame) -> list[Finding]:
     """What the ten largest dimensions of a token hold, over all layers."""
-    parts = [
-        f"{_percent(_rows(massive, group), 'top10_share_mean')} of |h|^2 of a {group} token"
-        for group in (VISUAL, TEXT)
-        if _rows(massive, group)["top10_share_mean"].notna().any()
-    ]
-    if not parts:
-        return ""
-    width = int(massive["hidden_size"].iloc[0])
-    return f"The ten largest of {width} dimensions hold {' and '.join(parts)} (means over tokens)."
+    found = []
+    for group in (VISUAL, TEXT):
+        rows = select(massive, "top10_share", group=group)
+        if rows["mean"].notna().any():
+            width = int(select(massive, "hidden_size")["mean"].iloc[0])
+            told = (
+                f"The ten largest of {width} dimensions hold up to {_percent(rows)} of the "
+                f"squared norm of a {group} token (mean)."
+            )
+            found.append(Finding(f"top10_share.{group}", told))
+    return found
 
 
-def _named_dimensions(dimensions: pd.DataFrame) -> str:
+def _named_dimensions(dimensions: pd.DataFrame) -> list[Finding]:
     """The dimensions that hold much of all visual tokens together, where they hold most."""
     rows = dimensions[(dimensions["group"] == VISUAL) & (dimensions["share"] >= _NAMED)]
     if rows.empty:
-        return ""
+        return []
     layer = int(rows.sort_values("share")["layer"].iloc[-1])
     told = rows[rows["layer"] == layer].sort_values("rank")
-    held = []
+    where = f"after layer {layer}" if layer else "at the decoder input"
+    found = []
     for dimension, *shares in told[["dimension", "share", "share_at_most"]].itertuples(index=False):
         least, most = (significant(100 * share, 3) for share in shares)
-        held.append(f"dimension {int(dimension)} holds {'at least ' * (least != most)}{least} %")
-    where = f"after layer {layer}" if layer else "at the decoder input"
-    return f"Of the squared norm of all visual tokens {where}, {', '.join(held)}."
+        held = f"{'at least ' * (least != most)}{least} %"
+        words = f"Dimension {int(dimension)} holds {held} of the squared norm of visual tokens"
+        found.append(Finding(f"dimension.{int(dimension)}", f"{words} {where}."))
+    return found
 
 
-def _still(massive: pd.DataFrame) -> str:
+def _still(massive: pd.DataFrame) -> Finding:
     """How many visual tokens no layer has turned."""
-    rows = _rows(massive, VISUAL)
-    if rows.empty or rows["still_tokens"].iloc[-1] == 0:
-        return ""
-    held = _percent(rows.tail(1), "still_mean")
-    return f"Every layer leaves {held} of visual tokens at a cosine of at least {STILL_COSINE:g}."
+    rows = select(massive, "still", group=VISUAL).tail(1)
+    if rows.empty or not rows["mean"].iloc[0] > 0:
+        return Finding("still", "")
+    held = _percent(rows)
+    return Finding(
+        "still",
+        f"Every layer leaves {held} of visual tokens at a cosine of at least {STILL_COSINE:g}.",
+    )
 
 
-def _percent(rows: pd.DataFrame, column: str) -> str:
-    """``42 to 44 % [40, 47]``: the smallest and the largest share, and their intervals."""
-    ends = rows[[column, f"{column}_band_low", f"{column}_band_high"]].astype(float) * 100
-    shares, low, high = ends[column], ends.iloc[:, 1].min(), ends.iloc[:, 2].max()
+def _percent(rows: pd.DataFrame) -> str:
+    """``44 % [42, 47]``: the largest share, and its interval."""
+    shares = rows[["mean", *BAND]].to_numpy(float) * 100
+    share, low, high = shares[np.nanargmax(shares[:, 0])]
     interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
-    values = dict.fromkeys(f"{share:.0f}" for share in (shares.min(), shares.max()))
-    return f"{' to '.join(values)} %{interval}"
+    return f"{share:.0f} %{interval}"
 
 
 def _number(value: float) -> str:
@@ -381,17 +405,17 @@ def _with_and_without(title: str, column: str) -> Panel:
 
 
 MASSIVE_PANELS = (
-    _by_group("share of |h|² in largest dim.", "top1_share_mean"),
-    _by_group("share of |h|² in 10 largest dim.", "top10_share_mean"),
-    _by_group("share of massive tokens", "massive_mean"),
+    _by_group("share of |h|² in largest dim.", "top1_share"),
+    _by_group("share of |h|² in 10 largest dim.", "top10_share"),
+    _by_group("share of massive tokens", "massive"),
     _with_and_without("visual / text norm", "norm_ratio_to_text"),
     _with_and_without("visual / text angle", "angle_ratio_to_text"),
     Panel(
         "share of visual tokens",
         (
-            Curve("sinks", "sink_mean", GroupLook("#882255", "o", "-"), _OF_VISUAL),
-            Curve("of high norm", "high_norm_mean", GroupLook("#999933", "s", "--"), _OF_VISUAL),
-            Curve("still so far", "still_mean", GroupLook("#44AA99", "^", ":"), _OF_VISUAL),
+            Curve("sinks", "sink", GroupLook("#882255", "o", "-"), _OF_VISUAL),
+            Curve("of high norm", "high_norm", GroupLook("#999933", "s", "--"), _OF_VISUAL),
+            Curve("still so far", "still", GroupLook("#44AA99", "^", ":"), _OF_VISUAL),
         ),
         "share",
     ),
@@ -408,7 +432,7 @@ COLUMNS = [
         NumberColumn((header, group), column, {"group": group}, written)
         for header, column, written in (
             ("massive", "massive_tokens", count),
-            ("% in 10 dim.", "top10_share_mean", _percent_cell),
+            ("% in 10 dim.", "top10_share", _percent_cell),
         )
         for group in (VISUAL, TEXT, SPECIAL)
     ),
@@ -427,6 +451,6 @@ def terminal_legend(massive: pd.DataFrame) -> str:
         "dimensions of a token.",
         MASSIVE,
     ]
-    if not _rows(massive, VISUAL).empty:
+    if (massive["group"] == VISUAL).any():
         told[1:] = ["ratio: visual / text mean.", MASSIVE, WITHOUT_MASSIVE]
     return " ".join(told)

@@ -1,15 +1,17 @@
 """How large the tokens of each decoder layer are, and how far it turns them (Figures 2-5).
 
-Hooks on the layers reduce each hidden state to a few numbers a token while it is there. No state
-outlives its layer. When the forward has been asked for, one copy to the CPU follows it: the host
-waits for it where the rows are made, and not before.
+Hooks on the layers reduce each hidden state to a few numbers a token, and to the mean directions of
+its groups, while it is there. No state outlives its layer. What needs no state is computed when the
+forward has been asked for, of all layers at once: on an accelerator each operation costs the host
+as much as one of the model. One copy to the CPU follows: the host waits for it where the rows are
+made, and not before.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -56,15 +58,21 @@ from normprobe.statistics.sample_statistics import (
 from normprobe.statistics.token_metrics import (
     POOLED_GROUPS,
     Directions,
-    centered_cross_modal_cosine,
+    State,
     cross_modal_cosine,
     directions,
     group_masks,
+    lengths_of,
     masks_of,
+    mean_of,
+    metrics_of,
+    moved,
     pooled_cosine,
-    token_metrics,
+    state_of,
     token_norms,
     turn_cosines,
+    turns_of,
+    units_of,
     widened,
     within_modal_cosine,
 )
@@ -80,6 +88,9 @@ _SAMPLE_NUMBERS = [
 ]
 
 
+_P = TypeVar("_P", bound=tuple[Tensor, ...])
+
+
 @dataclass(frozen=True)
 class SeenLayers:
     """What one forward leaves, on its way to the CPU."""
@@ -90,8 +101,8 @@ class SeenLayers:
     layers: list[int]  # from 1 on
     watched: list[str]  # metrics of the watchers
     group_watchers: Sequence[GroupWatcher]
-    # Groups; then of layer 0 and of every other what ``_LayerReader`` keeps of tokens, of samples
-    # and, for each watcher of groups, of groups.
+    # Groups; then, layer 0 first, ``[layers, _TOKEN_NUMBERS and watched, batch, seq]``, ``[layers,
+    # batch, _SAMPLE_NUMBERS]`` and for each watcher of groups its ``see_groups``.
     arrived: Callable[[], list[NDArray[Any]]]
     attended: StageNorms | None  # of the states that text attends to
 
@@ -133,22 +144,33 @@ def rows(seen: SeenLayers, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     return found
 
 
-class _State(NamedTuple):
+class _Passed(NamedTuple):
     """A state between two layers, and what is known of it."""
 
     tensor: Tensor  # as the model passes it on
     version: int  # of the tensor: it grows when the model writes into it
-    norms: Tensor  # [batch, seq]
+    state: State
     directions: Directions
 
 
+class _Turned(NamedTuple):
+    """What is kept of a decoder layer beside the states around it."""
+
+    entered: Directions
+    lengths: Tensor  # ``lengths_of``
+    injection: Tensor  # ``[batch, seq]``
+    turns: tuple[Tensor, Tensor]  # ``turns_of``
+    attended: tuple[Tensor, Tensor, Tensor]  # of what attention reads, norms and ``units_of``
+
+
 class _LayerReader:
-    """Keeps a few numbers a token, and a few a sample, of each layer while the forward runs.
+    """Keeps a few numbers a token, and mean directions, of each layer while the forward runs.
 
     Attributes:
-        tokens: by layer ``[metrics, batch, seq]``, on the device: ``_TOKEN_NUMBERS``, then those
-            of each watcher.
-        samples: by layer ``[batch, _SAMPLE_NUMBERS]``, on the device.
+        norms: ``[batch, seq]`` of the decoder input.
+        directions: by layer, layer 0 first.
+        turned: by layer from 1 on.
+        watched: for each watcher, by layer, its ``see``.
         grouped: for each watcher of groups, by layer, its ``see_groups``.
     """
 
@@ -157,39 +179,29 @@ class _LayerReader:
         self.groups = batch.prompt_groups
         self.hidden_size = 0
         self.dtype = torch.float32
-        self.tokens: dict[int, Tensor] = {}
-        self.samples: dict[int, Tensor] = {}
+        self.directions: list[Directions] = []
+        self.turned: list[_Turned] = []
+        self.watched: list[list[Tensor]] = [[] for _ in watchers]
         self.group_watchers = [each for each in watchers if isinstance(each, GroupWatcher)]
-        self.grouped: list[dict[int, Tensor]] = [{} for _ in self.group_watchers]
+        self.grouped: list[list[Tensor]] = [[] for _ in self.group_watchers]
         self._batch = batch
         self._read = batch.model.read_stream
         # Asked now: while the forward runs, no other can be made to find it out.
         placement = batch.model.norm_placement.partition(":")[0]
         self._reads_input = placement in WITHOUT_INPUT_NORM
         self._injection: Tensor | None = None
-        self._entered: _State | None = None
-        self._left: _State | None = None
-        self._attended: tuple[Tensor, Tensor] | None = None  # its norms, and its cosine
+        self._entered: _Passed | None = None
+        self._left: _Passed | None = None
+        self._attended: tuple[Tensor, Tensor, Tensor] | None = None
 
     def read_decoder_input(self, tensor: Tensor) -> None:
         x = self._read(tensor)
         self.hidden_size, self.dtype = x.shape[-1], x.dtype
         self.groups = self._batch.groups_at(x)
-        self.masks = group_masks(self.groups)
-        self._left = state = self._state(tensor, x)
-        unknown = state.norms.new_full((len(_TOKEN_NUMBERS) - 1, *state.norms.shape), torch.nan)
-        watched = self._watched(0, x, x, self.masks)
-        self.tokens[0] = torch.cat([state.norms.unsqueeze(0), unknown, *watched])
-        empty = state.norms.new_full((len(x), 1), torch.nan)
-        self.samples[0] = torch.cat(
-            [
-                empty.expand(-1, len(POOLED_GROUPS)),
-                within_modal_cosine(state.directions),
-                *self._crossed(state, x),
-                empty.expand(-1, len(PAIR_METRICS) - 2),  # layer 0 turns nothing
-            ],
-            dim=1,
-        )
+        self._masks = {x.device: group_masks(self.groups)}
+        self._left = self._passed(tensor, x)
+        self.norms = self._left.state.norms
+        self._keep(0, self._left, x, x)
 
     def read_input(self, number: int, tensor: Tensor) -> None:
         before, self._left, self._attended = self._left, None, None
@@ -197,15 +209,14 @@ class _LayerReader:
         # Mostly the state is the very tensor that the layer before returned. DeepStack adds visual
         # features to it, cross-attention between the layers changes the text.
         if before.tensor is tensor and before.version == tensor._version:
-            self._entered = before
-            self._injection = torch.zeros_like(before.norms)
+            self._entered, self._injection = before, torch.zeros_like(before.state.norms)
+            return
+        x = widened(self._read(tensor))
+        self._entered = self._passed(tensor, x)
+        if before.tensor is tensor:  # written in place: what it was is known by its norm alone
+            self._injection = (self._entered.state.norms - before.state.norms).abs()
         else:
-            x = widened(self._read(tensor))
-            self._entered = self._state(tensor, x)
-            if before.tensor is tensor:  # written in place: what it was is known by its norm alone
-                self._injection = (self._entered.norms - before.norms).abs()
-            else:
-                self._injection = token_norms(x - widened(self._read(before.tensor).to(x.device)))
+            self._injection = token_norms(x - widened(self._read(before.tensor).to(x.device)))
 
     def read_norm(self, tensor: Tensor, normed: Tensor, _: object) -> None:
         """A norm has run. The first that reads what enters the layer opens its attention."""
@@ -213,9 +224,8 @@ class _LayerReader:
         if entered is None or self._attended is not None:
             return
         if tensor.data_ptr() == entered.tensor.data_ptr() and tensor.shape == entered.tensor.shape:
-            norms = token_norms(normed)
-            read = directions(normed, norms, self.masks.to(normed.device))
-            self._attended = norms, cross_modal_cosine(read)
+            state = state_of(normed)
+            self._attended = state.norms, *units_of(state, self._masks_on(normed.device))
 
     def read_output(self, number: int, output: Tensor) -> None:
         entered, self._entered = self._entered, None
@@ -225,68 +235,108 @@ class _LayerReader:
                 f"decoder layer {number} overwrites its input in place, so its update is lost",
                 "open an issue with the model type",
             )
-        norms, cosine = self._attention_input(entered)
+        h = self._read(output)
+        self._left = left = self._passed(output, h)
         # Under accelerate dispatch neighbouring layers live on different devices.
-        x, h = widened(self._read(entered.tensor).to(output.device)), widened(self._read(output))
-        before, injection, norms = (
-            part.to(h.device) for part in (entered.norms, self._injection, norms)
+        x = entered.state.to(h.device)
+        turn = moved(x, left.state)
+        self.turned.append(
+            _Turned(
+                entered.directions,
+                lengths_of(x, left.state, turn),
+                self._injection,
+                turns_of(turn, self._masks_on(h.device)),
+                self._attention_input(entered),
+            )
         )
-        self._left = left = self._state(output, h)
-        moved = token_metrics(x, h, before, left.norms)
-        masks, directions_before = self.masks.to(h.device), entered.directions.to(h.device)
-        watched = self._watched(number, x, h, masks)
-        self.tokens[number] = torch.cat([moved.metrics, torch.stack([injection, norms]), *watched])
-        self.samples[number] = torch.cat(
-            [
-                pooled_cosine(directions_before, left.directions),
-                within_modal_cosine(left.directions),
-                *self._crossed(left, h),
-                cosine.to(h.device).unsqueeze(-1),
-                turn_cosines(moved.perpendicular, moved.turned, masks, directions_before),
-            ],
-            dim=1,
-        )
+        self._keep(number, left, self._read(entered.tensor), h)
 
-    def _state(self, tensor: Tensor, hidden: Tensor) -> _State:
-        norms = token_norms(hidden)
-        of_state = directions(hidden, norms, self.masks.to(hidden.device))
-        return _State(tensor, tensor._version, norms, of_state)
+    def _passed(self, tensor: Tensor, hidden: Tensor) -> _Passed:
+        state = state_of(hidden)
+        of_state = directions(state, self._masks_on(hidden.device))
+        return _Passed(tensor, tensor._version, state, of_state)
 
-    def _watched(self, number: int, x: Tensor, h: Tensor, masks: Tensor) -> list[Tensor]:
-        """What each watcher says of the tokens; what it says of groups is kept."""
+    def _masks_on(self, device: torch.device) -> Tensor:
+        if device not in self._masks:
+            self._masks[device] = next(iter(self._masks.values())).to(device)
+        return self._masks[device]
+
+    def _keep(self, number: int, passed: _Passed, x: Tensor, h: Tensor) -> None:
+        """What is kept of a state that leaves a layer, and what the watchers say of it."""
+        self.directions.append(passed.directions)
+        if not self.watchers:
+            return
+        x, h = widened(x.to(h.device)), widened(h)
         for watcher, kept in zip(self.group_watchers, self.grouped, strict=True):
-            kept[number] = watcher.see_groups(number, h, masks)
-        return [watcher.see(number, x, h) for watcher in self.watchers]
+            kept.append(watcher.see_groups(number, h, self._masks_on(h.device)))
+        for each, kept in zip(self.watchers, self.watched, strict=True):
+            kept.append(each.see(number, x, h))
 
-    def _crossed(self, state: _State, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The cross-modal cosines of a state, each ``[batch, 1]``."""
-        masks = self.masks.to(hidden.device)
-        centered = centered_cross_modal_cosine(hidden, state.norms, masks, state.directions)
-        return cross_modal_cosine(state.directions).unsqueeze(-1), centered.unsqueeze(-1)
-
-    def _attention_input(self, entered: _State) -> tuple[Tensor, Tensor]:
-        """Norms of what attention reads, and its cross-modal cosine; NaN where it is not known."""
+    def _attention_input(self, entered: _Passed) -> tuple[Tensor, Tensor, Tensor]:
+        """Norms of what attention reads, and its ``units_of``; NaN where it is not known."""
         if self._attended is not None:
             return self._attended
-        norms, cosine = entered.norms, cross_modal_cosine(entered.directions)
-        if self._reads_input:
-            return norms, cosine
-        return torch.full_like(norms, torch.nan), torch.full_like(cosine, torch.nan)
+        norms, read = entered.state.norms, entered.directions
+        if not self._reads_input:
+            norms = torch.full_like(norms, torch.nan)
+            read = read._replace(units=torch.full_like(read.units, torch.nan))
+        return norms, read.units, read.tokens
 
     def seen(self, attended: StageNorms | None) -> SeenLayers:
         """Everything that was kept. The host does not wait for it."""
-        parts = (self.tokens, self.samples, *self.grouped)
-        numbers = [part[layer] for part in parts for layer in sorted(part)]
+        grouped = [_together(kept) for kept in self.grouped]
         return SeenLayers(
             self._batch,
             self.hidden_size,
             str(self.dtype).removeprefix("torch."),
-            sorted(self.tokens)[1:],
+            [*range(1, len(self.directions))],
             [name for watcher in self.watchers for name in watcher.metrics],
             self.group_watchers,
-            to_host([self.groups, *numbers]),
+            to_host([self.groups, self._token_numbers(), self._sample_numbers(), *grouped]),
             attended,
         )
+
+    def _token_numbers(self) -> Tensor:
+        """``[layers, _TOKEN_NUMBERS and watched, batch, seq]``."""
+        lengths = _together([each.lengths for each in self.turned])
+        injection = _together([each.injection for each in self.turned])
+        attended = _together([each.attended[0] for each in self.turned])
+        others = torch.stack([injection, attended])  # ``OTHER_TOKEN_METRICS``
+        numbers = torch.cat([metrics_of(lengths.movedim(1, 0)), others])
+        first = numbers[:, :1] * torch.nan  # layer 0 has norms alone
+        first[0, 0] = self.norms
+        numbers = torch.cat([first, numbers], dim=1).movedim(0, 1)
+        return torch.cat([numbers, *map(_together, self.watched)], dim=1)
+
+    def _sample_numbers(self) -> Tensor:
+        """``[layers, batch, _SAMPLE_NUMBERS]``."""
+        left = _all_layers(self.directions)
+        entered = _all_layers([each.entered for each in self.turned])
+        units, centered = (mean_of(sums, left.tokens) for sums in (left.units, left.centered))
+        attended = mean_of(*_all_layers([each.attended[1:] for each in self.turned]))
+        turns = mean_of(*_all_layers([each.turns for each in self.turned]))
+        pooled, *paired = (
+            torch.cat([each[:1] * torch.nan, each])  # layer 0 turns nothing
+            for each in (
+                pooled_cosine(entered.groups, left.groups[1:]),
+                cross_modal_cosine(attended).unsqueeze(-1),
+                turn_cosines(turns, mean_of(entered.units, entered.tokens)),
+            )
+        )
+        crossed = [cross_modal_cosine(each).unsqueeze(-1) for each in (units, centered)]
+        return torch.cat([pooled, within_modal_cosine(left), *crossed, *paired], dim=-1)
+
+
+def _all_layers(parts: Sequence[_P]) -> _P:
+    """Tuples of numbers, one a layer, as one tuple of ``_together``."""
+    together: Any = [_together(of_layers) for of_layers in zip(*parts, strict=True)]
+    kind: Any = type(parts[0])
+    return kind(*together) if hasattr(kind, "_fields") else kind(together)  # type: ignore[no-any-return]
+
+
+def _together(of_layers: Sequence[Tensor]) -> Tensor:
+    """Numbers of all layers, on the device of the first."""
+    return torch.stack([each.to(of_layers[0].device) for each in of_layers])
 
 
 @dataclass(frozen=True)
@@ -312,13 +362,10 @@ class _NumbersOnCpu:
 
 def _on_cpu(seen: SeenLayers) -> _NumbersOnCpu:
     """Wait for what one forward left."""
-    groups, *numbers = seen.arrived()
-    depth = 1 + len(seen.layers)
+    groups, tokens, samples, *grouped = seen.arrived()
     images = seen.batch.images_at(torch.from_numpy(groups))
     turns = seen.batch.turns_at(torch.from_numpy(groups))
     ids = seen.batch.ids
-    parts = (numbers[first : first + depth] for first in range(0, len(numbers), depth))
-    tokens, samples, *grouped = (np.stack(part) for part in parts)
     return _NumbersOnCpu(
         groups=groups,
         images=None if images is None else images.numpy(),

@@ -57,8 +57,8 @@ def _norms_and_angles(
         entered[layer] = tokens(state)
 
     def leaves(layer: int, state: Tensor) -> None:
-        moved = token_metrics(entered.pop(layer).to(state.device), tokens(state))
-        seen[layer] = moved.metrics[[_NORM, _ANGLE]]
+        metrics = token_metrics(entered.pop(layer).to(state.device), tokens(state))
+        seen[layer] = metrics[[_NORM, _ANGLE]]
 
     handles = [on_input(layers[0], enters_the_decoder)]
     for number in shown:

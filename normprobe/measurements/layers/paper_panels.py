@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from normprobe.measurements.layers.compared import add_step_bar, step_color, step_scale
-from normprobe.report.figures.lines import draw_column, ends_drawn, legend_below
+from normprobe.report.figures.lines import draw_estimate, ends_drawn, legend_below
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -28,6 +28,7 @@ from normprobe.report.figures.style import (
     wrapped,
 )
 from normprobe.schema import TEXT, VISUAL
+from normprobe.tidy import INTERVAL
 
 _COLUMNS = 2
 _WIDTH, _HEIGHT = DOUBLE_WIDTH / _COLUMNS, 2.2  # inches of a panel
@@ -75,7 +76,7 @@ def _draw(axes: Axes, of_panel: pd.DataFrame, scale: ScalarMappable | None) -> N
                 look = look._replace(color=step_color(scale, rows["step"].iloc[0]))
             elif several:
                 look = look._replace(linestyle=_STYLES[place])
-            draw_column(axes, rows, "mean", look, group)
+            draw_estimate(axes, rows, "mean", look, group)
             line = axes.get_lines()[-1]
             line.set_clip_on(False)  # lines that run along the top are not cut in half
             if scale is None and several:
@@ -108,7 +109,7 @@ def _name(axes: Axes, of_panel: pd.DataFrame, told: str) -> None:
 
 def _limit(axes: Axes, of_metric: pd.DataFrame) -> None:
     """The scale of all panels of a metric: a cosine ends at 1, a norm begins at 0 or is log."""
-    values = of_metric[["mean", "mean_ci_low", "mean_ci_high", "published"]]
+    values = of_metric[["mean", *INTERVAL, "published"]]
     if of_metric["metric"].iloc[0] == "cosine":
         lowest = float(values.min().min())
         axes.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)

@@ -12,10 +12,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normprobe.measurements.layers import all_pairs
 from normprobe.measurements.layers.measure import observe, rows
 from normprobe.measurements.layers.theory import theory_table
-from normprobe.model.captured_states import CapturedStates, Masks, captured_states, traced_groups
+from normprobe.model.captured_states import (
+    TOKENS,
+    CapturedStates,
+    Masks,
+    captured_states,
+    largest_difference,
+    traced_groups,
+)
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
@@ -27,8 +33,8 @@ from normprobe.schema import (
     TOKEN_METRICS,
     VISUAL,
 )
-from normprobe.statistics.agreement import TOKENS, largest_difference
 from normprobe.statistics.token_metrics import POOLED_GROUPS
+from normprobe.tidy import select
 
 Array = NDArray[np.float64]
 
@@ -97,9 +103,8 @@ def _of_retention(measured: pd.DataFrame, recomputed: pd.DataFrame) -> float:
     """Product of both modalities' mean cosines (Eq. 16), the mean over samples."""
     cosines = recomputed.pivot(index=_PLACE[:2], columns="group", values="cosine_mean")
     expected = (cosines[VISUAL] * cosines[TEXT]).dropna().groupby("layer").mean()
-    theory = theory_table(measured.assign(image_hash=None))
-    there = theory.reindex(columns=["layer", "retention_mean"]).set_index("layer")
-    return largest_difference(there["retention_mean"], expected, relative=False)
+    there = select(theory_table(measured.assign(image_hash=None)), RETENTION).set_index("layer")
+    return largest_difference(there["mean"], expected, relative=False)
 
 
 def _rows(
@@ -134,14 +139,14 @@ def _rows_of_layer(layer: int, x: Array, h: Array, masks: Masks) -> Iterator[dic
                     f"{name}_mean": _mean(of[sample, kept]) for name, of in metrics.items()
                 }
                 if layer and group in POOLED_GROUPS:
-                    values[pooled] = np.dot(*map(all_pairs.mean_direction, states))
+                    values[pooled] = np.dot(*map(mean_direction, states))
                 if group in (VISUAL, TEXT):
-                    values[within_modal] = all_pairs.within(states[1])
+                    values[within_modal] = cosine_within(states[1])
                 yield {**place, "group": group, **values}
         if VISUAL in of_groups and TEXT in of_groups:
             entered, left = zip(of_groups[VISUAL], of_groups[TEXT], strict=True)
-            crossed = [all_pairs.crossed(*left), all_pairs.crossed_and_centered(*left)]
-            turns = all_pairs.turns(entered, left) if layer else []
+            crossed = [cosine_across(*left), centered_cosine_across(*left)]
+            turns = cosines_of_turns(entered, left) if layer else []
             yield {
                 **place,
                 "group": PAIR,
@@ -176,3 +181,75 @@ def _angle(a: Array, b: Array) -> Array:
     a, b = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) for vectors in (a, b))
     angle: Array = 2.0 * np.arctan2(np.linalg.norm(a - b, axis=-1), np.linalg.norm(a + b, axis=-1))
     return angle
+
+
+# --- mean cosines over pairs of tokens of one sample, formed pair by pair ------------------------
+#
+# A token that is zero or not finite has no direction, and is in no pair. Tokens are ``[tokens,
+# hidden]``, of visual or of text tokens.
+
+
+def unit(vectors: Array) -> Array:
+    """Of length 1; the zero vector stays."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    units: Array = vectors / np.where(norms > 0, norms, 1.0)
+    return units
+
+
+def mean_direction(states: Array) -> Array:
+    """The mean vector of finite tokens as a unit vector, ``[hidden]``."""
+    finite = np.logical_and.reduce(np.isfinite(states), axis=-1)
+    return unit(states[finite].mean(axis=0))
+
+
+def cosine_within(states: Array) -> float:
+    """Over pairs of different tokens; NaN where there are fewer than two."""
+    pointing = unit(_pointing(states))
+    first, second = np.triu_indices(len(pointing), k=1)
+    return float((pointing @ pointing.T)[first, second].mean()) if len(first) else float("nan")
+
+
+def cosine_across(visual: Array, text: Array) -> float:
+    """Over (visual, text) pairs."""
+    return _mean_cosine(unit(_pointing(visual)), unit(_pointing(text)))
+
+
+def centered_cosine_across(visual: Array, text: Array) -> float:
+    """``cosine_across`` without the mean of both modalities' mean unit vectors."""
+    units = [unit(_pointing(states)) for states in (visual, text)]
+    common = (units[0].mean(axis=0) + units[1].mean(axis=0)) / 2
+    return _mean_cosine(unit(units[0] - common), unit(units[1] - common))
+
+
+def cosines_of_turns(x: tuple[Array, Array], h: tuple[Array, Array]) -> list[float]:
+    """Between turns and states: visual to text, text to visual, and between both turns.
+
+    A turn is the part of the update that is orthogonal to x. One of zero counts as a cosine of 0.
+    """
+    visual, text = (unit(_pointing(states)) for states in x)
+    turned_visual, turned_text = map(_turns, x, h)
+    return [
+        _mean_cosine(turned_visual, text),
+        _mean_cosine(visual, turned_text),
+        _mean_cosine(turned_visual, turned_text),
+    ]
+
+
+def _turns(x: Array, h: Array) -> Array:
+    """Unit vectors of the turns of those tokens that have one."""
+    known = _points(x) & np.logical_and.reduce(np.isfinite(h), axis=-1)
+    along = unit(x[known])
+    update = h[known] - x[known]
+    return unit(update - (update * along).sum(axis=-1, keepdims=True) * along)
+
+
+def _pointing(states: Array) -> Array:
+    return states[_points(states)]
+
+
+def _points(states: Array) -> NDArray[np.bool_]:
+    return np.array([np.isfinite(state).all() and state.any() for state in states], dtype=np.bool_)
+
+
+def _mean_cosine(visual: Array, text: Array) -> float:
+    return float((visual @ text.T).mean()) if len(visual) and len(text) else float("nan")

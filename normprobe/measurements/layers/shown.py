@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from numpy.typing import NDArray
 from rich.console import Console
 
 from normprobe.measurements.layers import branches, massive, turns
-from normprobe.measurements.layers.accounted import ARITHMETIC, accounted_verdict
+from normprobe.measurements.layers.accounted import ARITHMETIC
 from normprobe.measurements.layers.assumptions import (
     ASSUMPTIONS_LEGEND,
     print_assumptions,
-    theory_verdict,
+    theory_findings,
 )
 from normprobe.measurements.layers.figures import (
     ACCOUNTED,
@@ -24,36 +25,31 @@ from normprobe.measurements.layers.figures import (
     own_panels,
     story,
 )
-from normprobe.measurements.layers.words import (
-    attention_input_verdict,
-    layers_verdict,
-    massive_words,
-    placement_sentence,
-    run_verdict,
-)
+from normprobe.measurements.layers.headroom import headroom_section
 from normprobe.report.charts import GROUPS, Panel, charts
 from normprobe.report.figures.style import asks_for_log
-from normprobe.report.page.blocks import curves, heading, note, sentence, side_by_side
+from normprobe.report.page.blocks import block, curves, heading, note, side_by_side, verdict_block
 from normprobe.report.page.blocks import shown_table as shown
-from normprobe.report.page.markup import Markup, block
 from normprobe.report.readable import MISSING, significant
-from normprobe.report.sentences import broken_states_sentence, other_media
+from normprobe.report.sentences import other_media
 from normprobe.report.terminal import (
     ALIGNED,
     NumberColumn,
     print_by_layer,
     print_notes,
-    print_sentence,
+    print_verdict,
 )
+from normprobe.report.verdict import verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import MODALITIES, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.tidy import BAND, wide
 
-#: Metrics of the table and the heat map: header, word, column.
+#: Metrics of the table and the heat map: header, word, quantity.
 _METRICS = (
-    ("norm", "norm", "norm_mean"),
-    ("cosine", "cosine", "cosine_mean"),
-    ("angle", "angle", "angle_mean"),
-    ("rel.update", "update", "relative_update_mean"),
+    ("norm", "norm", "norm"),
+    ("cosine", "cosine", "cosine"),
+    ("angle", "angle", "angle"),
+    ("rel.update", "update", "relative_update"),
 )
 _NOTES = (
     "Means over tokens of the L2 norm after the layer (layer 0: decoder input);",
@@ -70,40 +66,22 @@ def _cosine(value: float) -> str:
 
 
 def show(run: RunStore, console: Console) -> None:
-    """Print the layers, then what else was asked for, each with what it says."""
+    """Print the layers, then what else was asked for."""
     aligned = ALIGNED * ("alignment" in run.record)
     layers = run.table("layers")
     print_by_layer(
         "Decoder layers" + aligned, layers, _columns(layers), console, _NOTES, "layers.csv"
     )
-    print_sentence(run_verdict(run), console)
-    if run.has_table("accounted") and accounted_verdict(run.table("accounted")):
-        print_notes(console, ARITHMETIC)
     if run.has_table("images"):
         print_notes(console, "images.csv: each image of the samples that have several.")
-    if run.has_table("branches"):
-        of_branches = run.table("branches")
-        columns = branches.columns(of_branches)
-        print_by_layer(
-            "Branches" + aligned, of_branches, columns, console, branches.NOTES, "branches.csv"
-        )
-        print_sentence(branches.branches_verdict(of_branches), console)
-    if run.has_table("massive"):
-        table = run.table("massive")
-        legend = [massive.terminal_legend(table)]
-        print_by_layer(
-            "Massive activations", table, massive.COLUMNS, console, legend, "massive.csv"
-        )
-        print_sentence(massive_words(run), console)
-    if run.has_table("turns"):
-        of_turns = run.table("turns")
-        columns = turns.turn_columns(of_turns)
-        title = "Visual tokens of each turn" + aligned
-        print_by_layer(title, of_turns, columns, console, turns.NOTES, "turns.csv")
-        print_sentence(turns.turns_verdict(of_turns), console)
+    for part in _PARTS:
+        rows = run.rows_of(part.table)
+        if rows is not None and (columns := part.columns(rows)):
+            file = f"{part.table}.csv"
+            print_by_layer(part.printed + aligned, rows, columns, console, part.notes(rows), file)
     for name, facts in run.record.get("own_numbers", {}).items():
         groups = [VISUAL] if facts["per"] == "pair" else _groups(layers)
-        columns = [NumberColumn((g,), f"{name}_mean", {"group": g}) for g in groups]
+        columns = [NumberColumn((g,), name, {"group": g}) for g in groups]
         told = f"{facts['words'][:1].upper()}{facts['words'][1:]}: mean ({facts['unit']})."
         print_by_layer(name + aligned, layers, columns, console, [told], "layers.csv")
 
@@ -112,7 +90,7 @@ def show_theory(run: RunStore, console: Console) -> None:
     """Print the assumptions of the theory, and which of them hold."""
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
-    print_sentence(theory_verdict(assumptions), console)
+    print_verdict(verdict_of("", theory_findings(assumptions)), console)
 
 
 def _groups(layers: pd.DataFrame) -> list[str]:
@@ -125,33 +103,23 @@ def _groups(layers: pd.DataFrame) -> list[str]:
 
 def _columns(layers: pd.DataFrame) -> list[NumberColumn]:
     return [
-        _column(header, group, column)
-        for header, _, column in _METRICS
+        _column(header, group, quantity)
+        for header, _, quantity in _METRICS
         for group in _groups(layers)
     ]
 
 
-def _column(header: str, group: str, column: str) -> NumberColumn:
-    doubted = "angle_below_resolution" if column == "angle_mean" else ""
-    written = _cosine if column == "cosine_mean" else significant
-    return NumberColumn((header, group), column, {"group": group}, written, doubted)
+def _column(header: str, group: str, quantity: str) -> NumberColumn:
+    doubted = "angle_below_resolution" if quantity == "angle" else ""
+    written = _cosine if quantity == "cosine" else significant
+    return NumberColumn((header, group), quantity, {"group": group}, written, doubted=doubted)
 
 
 # --- on the page ---------------------------------------------------------------------------------
 
 
-def headline(run: RunStore) -> str:
-    """How loud visual tokens are and how fast they turn."""
-    layers = run.rows_of("layers")
-    if layers is None:
-        return ""
-    placement = placement_sentence(str(run.record.get("norm_placement") or ""))
-    told = [broken_states_sentence(layers), layers_verdict(layers), placement]
-    return " ".join(filter(None, told))
-
-
 def lead(run: RunStore) -> Markup:
-    """Loudness and turning by layer."""
+    """Norms and turning by layer."""
     layers = run.rows_of("layers")
     drawn = [] if layers is None else charts(story(layers), layers)
     return side_by_side(drawn) + note(_lines(run)) if drawn else Markup()
@@ -174,9 +142,7 @@ def section(run: RunStore) -> list[Markup]:
     if layers is None:
         return []
     blocks = [
-        sentence(headline(run)),
         lead(run),
-        sentence(attention_input_verdict(layers)),
         heading("Through the decoder"),
         curves(charts([*METRICS, *own_panels(run)], layers)),
         note(_lines(run)),
@@ -187,21 +153,21 @@ def section(run: RunStore) -> list[Markup]:
             "logarithm. angle: radians per layer. update: |h - x| / |x|."
         ),
     ]
-    for title, name, rows_of, declared, said, legend in _PARTS:
-        rows = run.rows_of(name)
-        drawn = [] if rows is None else charts(declared, rows_of(rows))
+    for part in _PARTS:
+        rows = run.rows_of(part.table)
+        drawn = [] if rows is None else charts(part.panels, part.rows_of(rows))
         if drawn:
             blocks += [
-                heading(title),
-                sentence(said(run)),
+                heading(part.title),
                 curves(drawn),
-                note(f"{legend} {_over(run)}"),
+                note(f"{part.legend} {_over(run)}"),
             ]
+    blocks += headroom_section(run)
     assumptions = run.rows_of("assumptions")
     if assumptions is not None:
         blocks += [
             heading("Does the paper's theory hold here?"),
-            sentence(theory_verdict(assumptions)),
+            verdict_block(verdict_of("", theory_findings(assumptions))),
             shown(assumptions[_VERDICT_FIRST]),
             note(ASSUMPTIONS_LEGEND),
         ]
@@ -209,86 +175,79 @@ def section(run: RunStore) -> list[Markup]:
 
 
 class _Part(NamedTuple):
-    """What a section shows of a table beside ``layers.csv``."""
+    """What is shown of a table beside ``layers.csv``, on the page and in print."""
 
-    title: str
     table: str
-    rows_of: Callable[[pd.DataFrame], pd.DataFrame]
-    declared: Sequence[Panel]
-    said: Callable[[RunStore], str]
-    legend: str
-
-
-def _as_it_is(table: pd.DataFrame) -> pd.DataFrame:
-    return table
+    title: str  # on the page, as what is below
+    panels: Sequence[Panel]
+    legend: str = ""
+    rows_of: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
+    printed: str = ""  # its title on a terminal, as what is below
+    columns: Callable[[pd.DataFrame], Sequence[NumberColumn]] = lambda _: ()
+    notes: Callable[[pd.DataFrame], Sequence[str]] = lambda _: ()
 
 
 _PARTS = (
     _Part(
-        "Massive activations",
         "massive",
-        _as_it_is,
+        "Massive activations",
         massive.MASSIVE_PANELS,
-        massive_words,
         f"{massive.MASSIVE} {massive.WITHOUT_MASSIVE} {massive.KINDS_LEGEND}",
+        printed="Massive activations",
+        columns=lambda _: massive.COLUMNS,
+        notes=lambda table: [massive.terminal_legend(table)],
     ),
     _Part(
-        "What accounts for it in Eq. 13",
         "accounted",
-        by_layer,
+        "What accounts for it in Eq. 13",
         ACCOUNTED,
-        lambda run: accounted_verdict(run.table("accounted")),
         f"Parts by Eq. 13 add up to the logarithm. {ARITHMETIC}",
+        rows_of=by_layer,
     ),
     _Part(
-        "Attention and MLP, each by itself",
         "branches",
-        _as_it_is,
+        "Attention and MLP, each by itself",
         branches.BRANCH_PANELS,
-        lambda run: branches.branches_verdict(run.table("branches")),
         "a is what a branch adds to the state x, and the angle lies between x and x + a.",
+        printed="Branches",
+        columns=branches.columns,
+        notes=lambda _: branches.NOTES,
     ),
     _Part(
-        "Turn by turn",
         "turns",
-        _as_it_is,
+        "Turn by turn",
         turns.TURN_PANELS,
-        lambda run: turns.turns_verdict(run.table("turns")),
         "Geometric means over samples, each beside its own first turn.",
+        printed="Visual tokens of each turn",
+        columns=turns.turn_columns,
+        notes=lambda _: turns.NOTES,
     ),
-    _Part(
-        "The theory beside the measurement",
-        "theory",
-        _as_it_is,
-        THEORY,
-        lambda run: "",
-        "",
-    ),
+    _Part("theory", "The theory beside the measurement", THEORY),
 )
 
 #: Columns of ``assumptions.csv`` in an order that a narrow screen can cut off.
-_VERDICT_FIRST = ["assumption", "source", "number", "verdict", "low", "high", "worst"]
-_VERDICT_FIRST += ["worst_band_low", "worst_band_high", "worst_layer", "median"]
-_VERDICT_FIRST += ["holds_in", "fails_in", "open_in", "exempt_in"]
+_VERDICT_FIRST = ["assumption", "source", "number", "verdict", "range_low", "range_high", "worst"]
+_VERDICT_FIRST += [*BAND, "worst_layer", "median", "holds_in", "fails_in", "open_in", "exempt_in"]
 
 
 def _heat_map(layers: pd.DataFrame) -> Markup:
     """Layers down, metrics and groups across, each cell shaded by its place in the metric."""
     groups = [group for group in reversed(GROUPS) if (layers["group"] == group).any()]
-    metrics = [(column, word) for _, word, column in _METRICS if column in layers]
+    numbers = wide(layers)
+    metrics = [(metric, word) for _, word, metric in _METRICS if metric in numbers]
     tables = {
-        column: layers.pivot(index="layer", columns="group", values=column)[groups]
-        for column, _ in metrics
+        metric: numbers.pivot(index="layer", columns="group", values=metric)[groups]
+        for metric, _ in metrics
     }
-    shades = {column: _shades(table.to_numpy(float)) for column, table in tables.items()}
+    shades = {metric: _shades(table.to_numpy(float)) for metric, table in tables.items()}
     rows = [
         (
             int(layer),
             [
-                _cell(float(value), float(shade), column)
-                for column, _ in metrics
+                _cell(float(value), float(shade), metric)
+                for metric, _ in metrics
                 for value, shade in zip(
-                    tables[column].loc[layer], shades[column][place], strict=True
+                    tables[metric].loc[layer], shades[metric][place], strict=True
                 )
             ],
         )
@@ -308,8 +267,8 @@ def _shades(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return shades
 
 
-def _cell(value: float, shade: float, column: str) -> tuple[str, float | None]:
+def _cell(value: float, shade: float, metric: str) -> tuple[str, float | None]:
     """A number and its shade, none where there is no number."""
     if not math.isfinite(value):
         return MISSING, None
-    return (_cosine if column == "cosine_mean" else significant)(value), shade
+    return (_cosine if metric == "cosine" else significant)(value), shade

@@ -1,6 +1,6 @@
 """Sample rows of decoder layers to the tables of a run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ from normprobe.inputs.on_device import named_inputs
 from normprobe.measurements.layers.accounted import accounted_table
 from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.measurements.layers.branches import branches_table
+from normprobe.measurements.layers.headroom import headroom_table
 from normprobe.measurements.layers.massive import massive_tables
 from normprobe.measurements.layers.measure import observe, rows
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.measurements.layers.turns import turns_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import find_or_trace
-from normprobe.report.sentences import quoted
+from normprobe.report.sentences import known_text
 from normprobe.schema import (
     GEOMETRIC_RATIOS,
     IMAGE,
@@ -33,34 +34,14 @@ from normprobe.schema import (
     TURN,
     VISUAL,
 )
-from normprobe.statistics.loud_tokens import loudest_columns
-from normprobe.statistics.resampling import Resampled, Together, with_intervals
-from normprobe.statistics.sample_statistics import merge, with_images
+from normprobe.statistics.loud_tokens import loudest_tokens
+from normprobe.statistics.resampling import Resampled, Together, add_intervals
+from normprobe.statistics.sample_statistics import groups_told, merge
+from normprobe.tidy import Numbers, Table, declared, in_order, tidy
 
-_BY_LAYER = ["layer", "group", "hidden_size"]
-
-
-def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``<column>_ci_low`` and ``_ci_high`` for every mean and ratio of layers.csv."""
-    resampled = Resampled(table, rows[~_of_one_image(rows)], _BY_LAYER)
-    own_of_tokens, own_of_samples = _own_numbers(rows)
-    drawn = resampled.of_tokens((*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))
-    for metric in (*SAMPLE_METRICS, *own_of_samples):
-        drawn[f"{metric}_mean"] = resampled.means(metric, by_tokens=False)
-    drawn["rms_mean"] = drawn["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
-    for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
-        for metric, column in ratios.items():
-            drawn[column] = resampled.to_text(drawn[f"{metric}_{kind}"])
-    behind = table["layer"] > 0  # what enters the decoder is told by itself
-    together = [
-        Together([column], (table["group"] == group) & behind)
-        for group in (VISUAL, *OTHER_MEDIA)
-        if group == VISUAL or (table["group"] == group).any()
-        for column in GEOMETRIC_RATIOS.values()
-    ]
-    modalities = table["group"].isin([VISUAL, TEXT])
-    together += [Together([f"{metric}_mean"], modalities) for metric in TOKEN_METRICS]
-    return with_intervals(table, drawn, resampled.units, resampled.held, together)
+_BY_LAYER = ["layer", "group"]
+#: Of which means the ratios to text are.
+_RATIOS = {"mean": RATIOS_TO_TEXT, "geometric_mean": GEOMETRIC_RATIOS}
 
 
 #: Below this angle the rounding of the stored states, not the layer, sets the value (radians).
@@ -70,31 +51,101 @@ ANGLE_RESOLUTION = {"bfloat16": 3e-3, "float16": 4e-4, "float32": 0.0}
 def tables(
     rows: pd.DataFrame, model: MeasuredModel, *, intervals: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Everything that a run of ``layers`` contains; without intervals these columns are empty."""
-    rows = with_images(rows)
-    token_text = quoted(model.token_text)
-    layers = layers_table(rows, token_text)
+    """Everything that a run of ``layers`` contains, with intervals or without."""
+    rows = groups_told(rows)
+    token_text = known_text(model.token_text)
+    layers = layers_table(rows, intervals=intervals)
     judged_by = rows if intervals else rows.iloc[:0]
-    if intervals:
-        layers = layer_intervals(layers, rows)
-    else:
-        layers = layers.reindex(columns=list(layer_intervals(layers.iloc[:1], rows)))
-    layers = layers.rename(columns=lambda name: name.removeprefix(OWN))
     theory = theory_table(judged_by)
     judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
     asked = {
         "images": images_table(rows),
         "branches": branches_table(rows),
         "turns": turns_table(rows),
+        "headroom": headroom_table(rows),
     }
     return {
         "layers": layers,
+        "loudest": in_order(
+            loudest_tokens(_of_groups(rows), _BY_LAYER, token_text), group=TABLE_GROUPS
+        ),
         "theory": theory,
         "assumptions": assumptions_table(judged),
         "accounted": accounted_table(judged_by, layers),
         **{name: table for name, table in asked.items() if not table.empty},
         **massive_tables(rows, token_text),
     }
+
+
+def layers_table(
+    rows: pd.DataFrame, *, intervals: bool = True, declared_as: Table | None = None
+) -> pd.DataFrame:
+    """Sample rows of any number of batches to layers.csv, or to a table that is like it."""
+    rows = _of_groups(rows)
+    cells, numbers = _numbers(rows)
+    if intervals:
+        _add_intervals(cells, numbers, rows, declared_as or declared(__package__)["layers"])
+    numbers = {name.removeprefix(OWN): estimates for name, estimates in numbers.items()}
+    return in_order(tidy(cells, numbers), group=TABLE_GROUPS)
+
+
+def _of_groups(rows: pd.DataFrame) -> pd.DataFrame:
+    """Without rows of pairs, of turns, and of one of several images."""
+    return rows[~rows["group"].isin([PAIR, TURN]) & ~_of_one_image(rows)]
+
+
+def _numbers(rows: pd.DataFrame) -> tuple[pd.DataFrame, Numbers]:
+    """The cells of layers.csv, and what is measured of each."""
+    own_of_tokens, own_of_samples = _own_numbers(rows)
+    metrics = (*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens)
+    cells, merged = merge(rows, _BY_LAYER, metrics)
+    groups = rows.groupby(_BY_LAYER, sort=False)
+    width = groups["hidden_size"].first().to_numpy()
+    numbers: Numbers = {"hidden_size": {"mean": width}, **merged}
+    numbers["rms"] = {"mean": numbers["norm"]["mean"] / np.sqrt(width)}
+    of_text = cells.index[cells["group"] == TEXT]
+    beside = pd.Series(of_text, cells.loc[of_text, "layer"]).reindex(cells["layer"])
+    known, places = beside.notna().to_numpy(), beside.fillna(0).to_numpy(int)
+    for estimate, ratios in _RATIOS.items():
+        for metric, ratio in ratios.items():
+            means = numbers[metric][estimate]
+            with np.errstate(divide="ignore", invalid="ignore"):  # of nothing beside nothing
+                numbers[ratio] = {"mean": np.where(known, means / means[places], np.nan)}
+    numbers["loudest_share"] = {"mean": groups["loudest_share"].mean().to_numpy()}
+    for metric in (*SAMPLE_METRICS, *own_of_samples):
+        of_samples = groups[metric]
+        numbers[metric] = {
+            "mean": of_samples.mean().to_numpy(),
+            "std": of_samples.std(ddof=0).to_numpy(),
+        }
+    resolution = groups["dtype"].first().map(ANGLE_RESOLUTION).to_numpy()
+    angle = numbers["angle"]["mean"]
+    below = np.where(np.isnan(angle), np.nan, angle < resolution)
+    numbers["angle_below_resolution"] = {"mean": below}
+    return cells, numbers
+
+
+def _add_intervals(cells: pd.DataFrame, numbers: Numbers, rows: pd.DataFrame, table: Table) -> None:
+    """The ends of every mean and ratio, and bands of what a sentence could name together."""
+    resampled = Resampled(cells, rows, _BY_LAYER)
+    own_of_tokens, own_of_samples = _own_numbers(rows)
+    drawn = resampled.of_tokens((*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))
+    for metric in (*SAMPLE_METRICS, *own_of_samples):
+        drawn[metric, "mean"] = resampled.means(metric, by_tokens=False)
+    drawn["rms", "mean"] = drawn["norm", "mean"] / np.sqrt(numbers["hidden_size"]["mean"])
+    for estimate, ratios in _RATIOS.items():
+        for metric, ratio in ratios.items():
+            drawn[ratio, "mean"] = resampled.to_text(drawn[metric, estimate])
+    behind = cells["layer"] > 0  # what enters the decoder is told by itself
+    together = [
+        Together([ratio], (cells["group"] == group) & behind)
+        for group in (VISUAL, *OTHER_MEDIA)
+        if group == VISUAL or (cells["group"] == group).any()
+        for ratio in GEOMETRIC_RATIOS.values()
+    ]
+    modalities = cells["group"].isin([VISUAL, TEXT])
+    together += [Together([metric], modalities) for metric in TOKEN_METRICS]
+    add_intervals(numbers, drawn, resampled.units, resampled.held, together, table=table)
 
 
 def _own_numbers(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -107,42 +158,19 @@ def _own_numbers(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 def images_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Sample rows to images.csv: the visual tokens of each image, where a sample has several."""
-    of_images = rows[_of_one_image(rows)]
-    means = ["norm_mean", "cosine_mean", "angle_mean"]
-    table = of_images.reindex(columns=["sample_id", IMAGE, "layer", "tokens", *means])
-    table.insert(5, "norm_std", np.sqrt(of_images["norm_m2"] / of_images["tokens"]))
-    return table.astype({IMAGE: int, "tokens": int}).reset_index(drop=True)
+    of_images = rows[_of_one_image(rows)].reset_index(drop=True)
+    cells = of_images.reindex(columns=["sample_id", IMAGE, "layer", "tokens"])
+    numbers: Numbers = {
+        metric: {"mean": of_images[f"{metric}_mean"].to_numpy()}
+        for metric in ("norm", "cosine", "angle")
+    }
+    numbers["norm"]["std"] = np.sqrt((of_images["norm_m2"] / of_images["tokens"]).to_numpy())
+    return tidy(cells.astype({IMAGE: int, "tokens": int}), numbers)
 
 
 def _of_one_image(rows: pd.DataFrame) -> "pd.Series[bool]":
     """Which rows are of one of several images of a sample."""
     return rows.get(IMAGE, pd.Series(np.nan, rows.index)) > 0
-
-
-def layers_table(
-    rows: pd.DataFrame, token_text: Callable[[int], str] | None = None
-) -> pd.DataFrame:
-    """Sample rows of any number of batches to layers.csv."""
-    rows = rows[~rows["group"].isin([PAIR, TURN]) & ~_of_one_image(rows)]
-    by = ["layer", "group", "hidden_size", "dtype"]
-    own_of_tokens, own_of_samples = _own_numbers(rows)
-    table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))
-    table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
-    text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
-    for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
-        for metric, column in ratios.items():
-            mean = f"{metric}_{kind}"
-            table[column] = table[mean] / table["layer"].map(text[mean])
-    table = table.merge(loudest_columns(rows, by, token_text), on=by)
-    of_samples = rows.groupby(by, sort=False)[[*SAMPLE_METRICS, *own_of_samples]]
-    spread = of_samples.mean().add_suffix("_mean").join(of_samples.std(ddof=0).add_suffix("_std"))
-    table = table.merge(spread.reset_index(), on=by)
-    table["angle_below_resolution"] = table["angle_mean"] < table["dtype"].map(ANGLE_RESOLUTION)
-    order = {group: place for place, group in enumerate(TABLE_GROUPS)}
-    table = table.sort_values(
-        ["layer", "group"], key=lambda c: c.map(order) if c.name == "group" else c
-    )
-    return table.drop(columns="dtype").reset_index(drop=True)
 
 
 def probe_layers(
@@ -166,8 +194,8 @@ def probe_layers(
             usually ``tokenizer.all_special_ids``.
 
     Returns:
-        The rows of layers.csv without intervals: one row a layer (0 is the decoder input) and
-        token group.
+        layers.csv without intervals: a row a layer (0 is the decoder input), token group and
+        quantity.
 
     Raises:
         NormprobeError: when the parts are not found, or the batch does not fit the model.
@@ -175,4 +203,4 @@ def probe_layers(
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return layers_table(with_images(rows(observe(measured, inputs), None)))
+    return layers_table(groups_told(rows(observe(measured, inputs), None)), intervals=False)

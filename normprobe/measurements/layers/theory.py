@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from normprobe.measurements.layers.assumptions import CRITERIA
 from normprobe.schema import MODALITIES, PAIR, PAIR_METRICS, TEXT, VISUAL
 from normprobe.statistics.bootstrap import Held
-from normprobe.statistics.resampling import Resampled, Together, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, add_intervals
 from normprobe.statistics.sample_statistics import LOG_TOKENS, LOGARITHMS, product_of
+from normprobe.tidy import BAND, INTERVAL, QUANTITY, Numbers, declared, in_order, tidy
 
 Drawn = NDArray[np.float64]  # [draws, layers, modalities]; the first draw is the estimate
 
@@ -69,42 +70,65 @@ def eq_13(norm: Drawn, update: Drawn, update_angle: Drawn) -> Drawn:
 #: them, differ by 3e-4 once the states are rounded to bfloat16 (64 dimensions; less in more).
 SAME_NORM = 1e-3
 #: How far two cosines, or angles of 0 to pi, can lie apart: bands of few images reach beyond.
-_MOST = {"cosine_residual_mean": 2.0, "update_angle_difference": np.pi}
-_ENDS = ("ci_low", "ci_high", "band_low", "band_high")
-Draws = dict[str, NDArray[np.float64]]  # [draws, layers] by column; the first is the estimate
+_MOST = {"cosine_residual": 2.0, "update_angle_difference": np.pi}
+#: Whose numbers stand in the rows of a layer, in their order.
+_GROUPS = (PAIR, *MODALITIES)
 
 
 def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Predicted against measured cross-modal cosine, and the numbers of each assumption."""
     rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
     if rows.empty:
-        return pd.DataFrame(columns=["layer", "samples"])
+        return pd.DataFrame(columns=["layer", "group", QUANTITY, "samples"])
     by_sample = _by_sample(rows)
-    measured = by_sample["cross_modal_cosine"]
-    table = pd.DataFrame({"layer": measured.columns, "hidden_size": rows["hidden_size"].iloc[0]})
-    table["samples"] = len(measured)
+    layers = by_sample["cross_modal_cosine"].columns
+    cells = pd.DataFrame([(layer, group) for group in _GROUPS for layer in layers])
+    cells = cells.set_axis(["layer", "group"], axis=1)
+    cells["samples"] = len(by_sample["cross_modal_cosine"])
     of_pairs = rows[rows["group"].isin(MODALITIES)]
     nonfinite = of_pairs.groupby("layer")["nonfinite"].sum()
-    table["nonfinite"] = table["layer"].map(nonfinite).fillna(0).astype(int)
+    facts = {
+        "hidden_size": [rows["hidden_size"].iloc[0]] * len(layers),
+        "nonfinite": nonfinite.reindex(layers, fill_value=0),
+    }
 
     long = pd.DataFrame({name: wide.stack(future_stack=True) for name, wide in by_sample.items()})
     hashes = rows.groupby("sample_id")["image_hash"].first()
     long = long.reset_index().assign(image_hash=lambda made: made["sample_id"].map(hashes))
-    samples = Resampled(table, long, ["layer"])
-    draws = {f"{name}_mean": samples.means(name, by_tokens=False) for name in by_sample}
-    held = {f"{name}_mean": samples.holding(name) for name in by_sample}
-    of_tokens, held_by = _of_tokens(rows, table["layer"].tolist())
-    draws, held = draws | of_tokens, held | held_by
+    samples = Resampled(pd.DataFrame({"layer": layers}), long, ["layer"])
+    draws = {name: samples.means(name, by_tokens=False)[..., None] for name in by_sample}
+    held = {name: samples.holding(name)[..., None] for name in by_sample}
+    of_tokens, in_some_samples = _of_tokens(rows, [*map(int, layers)])
+    draws, held = draws | of_tokens, held | in_some_samples
 
-    columns = {name: drawn[0] for name, drawn in draws.items()}
+    numbers: Numbers = {
+        name: {"mean": _in_cells(np.array(of, dtype=float)[:, None], np.nan)}
+        for name, of in facts.items()
+    }
+    drawn = {(name, "mean"): _in_cells(draws[name], np.nan) for name in draws}
+    numbers |= {name: {"mean": of_cells[0]} for (name, _), of_cells in drawn.items()}
     for name, of_samples in by_sample.items():
-        columns[f"{name}_std"] = of_samples.std(ddof=0).to_numpy()
-    columns["lag_angle_samples"] = by_sample["lag_angle"].notna().sum().to_numpy()
-    table = pd.concat([table, pd.DataFrame(columns)], axis=1)
-    judged = Together([criterion.column for criterion in CRITERIA])
-    table = with_intervals(table, draws, samples.units, held, [judged])
-    ends = {f"{name}_{end}": most for name, most in _MOST.items() for end in _ENDS}
-    return table.assign(**{name: table[name].clip(-most, most) for name, most in ends.items()})
+        numbers[name]["std"] = _in_cells(of_samples.std(ddof=0).to_numpy()[None, :, None], np.nan)[
+            0
+        ]
+    lagging = by_sample["lag_angle"].notna().sum().to_numpy()
+    numbers["lag_angle"]["samples"] = np.tile(lagging, len(_GROUPS))
+    judged = Together(list(dict.fromkeys(criterion.quantity for criterion in CRITERIA)))
+    held_in = {(name, "mean"): _in_cells(of_units, False) for name, of_units in held.items()}
+    table = declared(__package__)["theory"]
+    add_intervals(numbers, drawn, samples.units, held_in, [judged], table=table)
+    for name, most in _MOST.items():
+        for end in (*INTERVAL, *BAND):
+            numbers[name][end] = np.clip(numbers[name][end], -most, most)
+    return in_order(tidy(cells, numbers), group=_GROUPS)
+
+
+def _in_cells(values: NDArray[Any], empty: object) -> NDArray[Any]:
+    """``[..., layers, 1]`` of pairs, or 2 of modalities, as ``[..., cells]``, group by group."""
+    of_pairs = values.shape[-1] == 1
+    nothing = np.full_like(values[..., :1], empty)
+    parts = [values, nothing, nothing] if of_pairs else [nothing, values]
+    return np.concatenate(parts, axis=-1).swapaxes(-1, -2).reshape(*values.shape[:-2], -1)
 
 
 # --- over samples -------------------------------------------------------------------------------
@@ -155,8 +179,8 @@ def _balanced_retention(visual: pd.DataFrame, text: pd.DataFrame) -> pd.DataFram
 # --- over tokens --------------------------------------------------------------------------------
 
 
-def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> tuple[Draws, dict[str, Held]]:
-    """Each quantity of tokens as ``[draws, layers]``, the estimate first, and who holds it."""
+def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> tuple[dict[str, Drawn], dict[str, Held]]:
+    """Each quantity of tokens, ``[..., modalities]`` or, of both together, 1; and who holds it."""
     drawn = ModalityDraws(rows, layers)
     norm = drawn.geometric_mean("norm")
     update, update_angle = map(drawn.mean, ("update_norm", "update_angle"))
@@ -177,7 +201,7 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> tuple[Draws, dict[str, 
             "update_norm_cv": np.sqrt(drawn.variance("update_norm")) / update,
             "update_norm_correlation": drawn.log_covariance("log_norm", "log_update")
             / np.sqrt(norms * updates),
-            "update_angle_mean": update_angle,
+            "update_angle": update_angle,
             "update_angle_std": np.sqrt(drawn.variance("update_angle")),
             "norm_angle_correlation": norm_angle / np.sqrt(norms * angles),
             "norm_angle_slope": norm_angle / norms,
@@ -192,15 +216,10 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> tuple[Draws, dict[str, 
             "predicted_angle_ratio": predicted_ratio,
             "angle_ratio_error": measured_ratio / predicted_ratio,
         }
-    both: Held = np.all(drawn.held, axis=-1)
-    held = dict.fromkeys(of_both, both)
-    of_one: Draws = {}
-    for name, values in each.items():
-        known = np.where(np.isfinite(values), values, np.nan)
-        for place, modality in enumerate(MODALITIES):
-            of_one[f"{name}_{modality}"] = known[..., place]
-            held[f"{name}_{modality}"] = drawn.held[..., place]
-    return of_both | of_one, held
+    both: Held = np.all(drawn.held, axis=-1, keepdims=True)
+    held = dict.fromkeys(of_both, both) | dict.fromkeys(each, drawn.held)
+    known = {name: np.where(np.isfinite(values), values, np.nan) for name, values in each.items()}
+    return {name: values[..., None] for name, values in of_both.items()} | known, held
 
 
 def _eq_13_with_slope(norm: Drawn, update: Drawn, update_angle: Drawn) -> tuple[Drawn, Drawn]:

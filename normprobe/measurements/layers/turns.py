@@ -1,7 +1,7 @@
 """Turns: what ``layers --by turn`` adds to a run, and what it says.
 
 Of samples with several turns, each turn by itself, beside the first turn of the same sample: do
-later pictures enter as loud, and turn as fast, as the first ones do?
+later pictures enter with such norms, and turn as fast, as the first ones do?
 """
 
 from math import nan
@@ -11,17 +11,17 @@ import pandas as pd
 
 from normprobe.report.charts import Curve, Panel
 from normprobe.report.figures.style import series_look
-from normprobe.report.ratio_words import FAST, LOUD, Ratio, ratio_in_words, ratios_by_layer
-from normprobe.report.sentences import layers_in_words, out_of
+from normprobe.report.ratio_words import Ratio, ratio_in_words, ratios_by_layer
+from normprobe.report.sentences import Told, in_some_samples, layer_findings
 from normprobe.report.terminal import NumberColumn
+from normprobe.report.verdict import Finding
 from normprobe.schema import OF_GROUP, TABLE_GROUPS, TURN, VISUAL
-from normprobe.statistics.resampling import Resampled, Together, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, add_intervals
 from normprobe.statistics.sample_statistics import merge
+from normprobe.tidy import along, declared, in_order, select, tidy
 
 _BY = ["layer", TURN, "group"]
 _METRICS = ("norm", "angle")
-#: Of how many samples the ratios to the first turn are: pictures of others have none beside them.
-_PAIRS = "samples_with_first_turn"
 _TO_FIRST = {metric: f"{metric}_geometric_ratio_to_first_turn" for metric in _METRICS}
 
 
@@ -32,25 +32,28 @@ def turns_table(rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     held = held.drop(columns="group").rename(columns={OF_GROUP: "group"}).astype({TURN: int})
     held = _beside_first(held)
-    counted = held.groupby(_BY)[_TO_FIRST["norm"]].count().rename(_PAIRS)
-    table = merge(held, _BY, _METRICS).join(counted, on=_BY)
-    order = {group: place for place, group in enumerate(TABLE_GROUPS)}
-    table = table.sort_values(_BY, key=lambda c: c.map(order) if c.name == "group" else c)
-    table = table.reset_index(drop=True)
-    resampled = Resampled(table, held, _BY)
-    draws = resampled.of_tokens(_METRICS)
+    cells, numbers = merge(held, _BY, _METRICS)
+    resampled = Resampled(cells, held, _BY)
+    drawn = resampled.of_tokens(_METRICS)
+    table = declared(__package__)["turns"]
+    add_intervals(numbers, drawn, resampled.units, resampled.held, table=table)
     pairs = held.dropna(subset=[_TO_FIRST["norm"]])  # fewer pictures: intervals of their own
-    paired = Resampled(table, held if pairs.empty else pairs, _BY)
+    paired = Resampled(cells, held if pairs.empty else pairs, _BY)
+    counted = held.groupby(_BY, sort=False)[_TO_FIRST["norm"]].count().to_numpy()
     ratios = {
-        column: np.exp(paired.means(column, by_tokens=False)) for column in _TO_FIRST.values()
+        (ratio, "mean"): np.exp(paired.means(ratio, by_tokens=False))
+        for ratio in _TO_FIRST.values()
     }
-    table = table.assign(**{column: drawn[0] for column, drawn in ratios.items()})
-    behind = (table["group"] == VISUAL) & (table["layer"] > 0)
+    # Samples without such tokens in their first turn have no say in a ratio to it.
+    for (ratio, _), of_cells in ratios.items():
+        numbers[ratio] = {"mean": of_cells[0], "samples": counted}
+    behind = (cells["group"] == VISUAL) & (cells["layer"] > 0)
+    later = sorted(pairs.loc[(pairs["group"] == VISUAL) & (pairs[TURN] > 1), TURN].unique())
     together = [
-        Together([_TO_FIRST["angle"]], behind & (table[TURN] == number)) for number in _later(table)
+        Together([_TO_FIRST["angle"]], behind & (cells[TURN] == number)) for number in later
     ]
-    table = with_intervals(table, draws, resampled.units, resampled.held)
-    return with_intervals(table, ratios, paired.units, paired.held, together)
+    add_intervals(numbers, ratios, paired.units, paired.held, together, table=table)
+    return in_order(tidy(cells, numbers), group=TABLE_GROUPS)
 
 
 def _beside_first(rows: pd.DataFrame) -> pd.DataFrame:
@@ -65,31 +68,37 @@ def _beside_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _later(turns: pd.DataFrame) -> list[int]:
     """The turns behind the first with visual tokens, of samples that have some in the first."""
-    told = turns[(turns["group"] == VISUAL) & (turns[TURN] > 1)]
-    return sorted(told.dropna(subset=_TO_FIRST["norm"])[TURN].unique())
+    told = select(turns, _TO_FIRST["norm"], group=VISUAL)
+    return sorted(told.loc[(told[TURN] > 1) & told["mean"].notna(), TURN].unique())
 
 
-def turns_verdict(turns: pd.DataFrame) -> str:
-    """How loud the visual tokens of later turns enter, and how fast they turn."""
-    sentences = []
+def turns_findings(turns: pd.DataFrame) -> list[Finding]:
+    """The norms with which visual tokens of later turns enter, and how fast they turn."""
+    findings = []
     for number in _later(turns):
         rows = turns[(turns["group"] == VISUAL) & (turns[TURN] == number)]
-        entry = _ratios(rows, "norm").get(0, Ratio(nan))
-        turning = {layer: ratio for layer, ratio in _ratios(rows, "angle").items() if layer}
-        told = layers_in_words(turning, FAST)
-        louder = ratio_in_words([entry], LOUD, "those of turn 1")
+        norms, angles = (along(select(rows, ratio), rows["layer"]) for ratio in _TO_FIRST.values())
+        entry = ratios_by_layer(norms).get(0, Ratio(nan))
         if not entry.usable:
             continue
-        several = turns["samples"].max()  # who says something in turn 1
-        held = out_of(rows[_PAIRS].max(), several, "conversations")
-        sentences.append(
-            f"Visual tokens of turn {number}{held} enter {louder}{told and f', and turn {told}'}."
+        name, tokens = f"turn_{number}", f"isual tokens of turn {number}"
+        told = ratio_in_words(entry, than="in turn 1")
+        findings.append(
+            Finding(f"{name}.norm", f"Norm of v{tokens} at the decoder input: {told}.", {"": entry})
         )
-    return " ".join(sentences)
-
-
-def _ratios(rows: pd.DataFrame, metric: str) -> dict[int, Ratio]:
-    return ratios_by_layer(rows, _TO_FIRST[metric])
+        turning = {layer: ratio for layer, ratio in ratios_by_layer(angles).items() if layer}
+        above, below = (
+            f"V{tokens} turn more {way} than those of turn 1" for way in ("quickly", "slowly")
+        )
+        findings += layer_findings(
+            turning, Told(f"{name}.angle", above, below, f"Angle of v{tokens} and 1")
+        )
+        several = turns["samples"].max()  # who says something in turn 1
+        held = {f"v{tokens}": float(norms["samples"].max())}
+        findings.append(
+            in_some_samples(held, several, "conversations")._replace(name=f"{name}.samples")
+        )
+    return findings
 
 
 #: Curves are turns: as many as there are looks.
@@ -110,7 +119,7 @@ def turn_columns(turns: pd.DataFrame) -> list[NumberColumn]:
     """What a terminal shows of turns.csv: the mean norm and angle of visual tokens."""
     numbers = sorted(turns.loc[turns["group"] == VISUAL, TURN].unique())
     return [
-        NumberColumn((metric, f"turn {number}"), f"{metric}_mean", {"group": VISUAL, TURN: number})
+        NumberColumn((metric, f"turn {number}"), metric, {"group": VISUAL, TURN: number})
         for metric in _METRICS
         for number in numbers
     ]

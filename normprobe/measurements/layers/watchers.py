@@ -208,9 +208,9 @@ class BranchWatcher:
             return numbers
         for branch in branches:
             state, *terms = (widened(t).reshape(h.shape) for t in (branch.state, *branch.terms))
-            moved = token_metrics(state, state + sum(terms))
+            metrics = token_metrics(state, state + sum(terms))
             place = self.metrics.index(f"{branch.name}_{BRANCH_METRICS[0]}")
-            numbers[place : place + len(_OF_TOKENS)] = moved.metrics[_OF_TOKENS]
+            numbers[place : place + len(_OF_TOKENS)] = metrics[_OF_TOKENS]
         self.fits[number] = fits
         return torch.where(fits, numbers, torch.nan)
 

@@ -1,145 +1,194 @@
-"""What layers.csv says, in sentences."""
+"""What a run of ``layers`` says."""
 
 import numpy as np
 import pandas as pd
 
-from normprobe.measurements.layers.accounted import accounted_verdict
-from normprobe.measurements.layers.assumptions import theory_verdict
-from normprobe.measurements.layers.branches import branches_verdict
-from normprobe.measurements.layers.massive import massive_verdict
-from normprobe.measurements.layers.ratios import (
-    ratio_after,
-    ratios_to_text,
-    visual_states_are_attended,
-)
-from normprobe.measurements.layers.turns import turns_verdict
+from normprobe.measurements.layers.accounted import accounted_findings
+from normprobe.measurements.layers.assumptions import theory_findings
+from normprobe.measurements.layers.branches import branches_findings
+from normprobe.measurements.layers.headroom import headroom_words
+from normprobe.measurements.layers.massive import massive_findings
+from normprobe.measurements.layers.turns import turns_findings
 from normprobe.report.ratio_words import (
-    FAST,
-    LOUD,
+    ALIKE,
+    Ratio,
+    Words,
     brackets,
-    hold_inverses,
+    ratio_after,
     ratio_in_words,
+    ratios_to_text,
     times,
+    visual_states_are_attended,
 )
 from normprobe.report.readable import significant
 from normprobe.report.sentences import (
-    broken_states_sentence,
-    carried_sentence,
-    carried_sentences,
-    layers_in_words,
+    Told,
+    broken_findings,
+    carried_findings,
+    in_some_samples,
+    layer_findings,
+    layers_headline,
     other_media,
-    out_of,
 )
+from normprobe.report.verdict import OPEN, Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, SPECIAL, TEXT, VISUAL
+from normprobe.tidy import along, select
 
 
-def verdict(run: RunStore) -> str:
-    """What the layers say, their branches and massive tokens, and what the theory says of them."""
-    branches = branches_verdict(run.table("branches")) if run.has_table("branches") else ""
-    turns = turns_verdict(run.table("turns")) if run.has_table("turns") else ""
-    theory = theory_verdict(run.table("assumptions"))
-    return " ".join(filter(None, [run_verdict(run), branches, massive_words(run), turns, theory]))
-
-
-def massive_words(run: RunStore) -> str:
-    """What ``--also massive`` found; empty where it was not asked for."""
-    if not run.has_table("massive"):
-        return ""
-    named = run.table("massive_tokens") if run.has_table("massive_tokens") else None
-    return massive_verdict(run.table("massive"), run.table("dimensions"), named)
-
-
-def run_verdict(run: RunStore) -> str:
-    """What stands under the table of layers: what it says, and whom the paper's theory is about."""
+def verdict(run: RunStore) -> Verdict:
+    """How norms and turning compare, what was asked for beside, and what the theory says."""
+    layers, loudest = run.table("layers"), run.rows_of("loudest")
+    headline, findings = layers_told(layers, loudest)
     placement = placement_sentence(str(run.record.get("norm_placement") or ""))
-    layers = run.table("layers")
+    said = [*broken_findings(layers), *findings, *_beside(run)]
+    if placement and any(each.words for each in said):
+        said.append(Finding("placement", placement))
     asked = run.record.get("intervals", {}) is not None
-    sentences = [broken_states_sentence(layers), layers_verdict(layers, intervals=asked)]
-    sentences.append(attention_input_verdict(layers))
+    return verdict_of(headline, said, _closing(layers, asked=asked))
+
+
+def _beside(run: RunStore) -> list[Finding]:
+    """Of the tables beside ``layers.csv``."""
+    found: list[Finding] = []
     if run.has_table("accounted"):
-        sentences.append(accounted_verdict(run.table("accounted")))
-    return " ".join(filter(None, [*sentences, placement]))
+        found += accounted_findings(run.table("accounted"))
+    if run.has_table("branches"):
+        found += branches_findings(run.table("branches"))
+    if run.has_table("massive"):
+        named = run.table("massive_tokens") if run.has_table("massive_tokens") else None
+        found += massive_findings(run.table("massive"), run.table("dimensions"), named)
+    if headroom := headroom_words(run):
+        found.append(Finding("headroom", headroom))
+    if run.has_table("turns"):
+        found += turns_findings(run.table("turns"))
+    assumptions = run.rows_of("assumptions")
+    # Which of them, and where: ``--theory`` and the page tell.
+    return found if assumptions is None else [*found, *theory_findings(assumptions)[:1]]
 
 
-def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
-    """How loud visual tokens are, and how fast they turn, against text tokens in every layer."""
-    norms, angles = ratios_to_text(layers, "norm"), ratios_to_text(layers, "angle")
-    several = [ratio for ratio in (*norms.values(), *angles.values()) if ratio.usable]
+def layers_told(
+    layers: pd.DataFrame, loudest: pd.DataFrame | None = None
+) -> tuple[str, list[Finding]]:
+    """The headline, and how norms and turning of visual and text tokens compare in every layer."""
+    entry, norms, angles = ratio_after(layers, 0), *_by_layer(layers, VISUAL)
     media = other_media(layers)
-    others = [ratio_after(layers, 0, group=group) for group in media]
-    several += [r for group in media for r in ratios_to_text(layers, "angle", group).values()]
-    told = [ratio for ratio in (ratio_after(layers, 0), *several, *others) if ratio.usable]
+    held = {group: ratio_after(layers, 0, group=group) for group in media}
+    if not any(each.usable for each in (entry, *norms.values(), *angles.values(), *held.values())):
+        return _text_alone(layers, loudest)
+    states = "states" if visual_states_are_attended(layers) else "tokens"
+    findings = [*_entry(layers, entry, states), *layer_findings(norms, _NORM)]
+    findings += layer_findings(angles, turning(VISUAL))
+    findings += layer_findings(ratios_to_text(layers, ATTENTION_INPUT), _ATTENTION_INPUT)
+    for group, ratio in held.items():
+        if ratio.usable:
+            findings.append(_norm_at_input(group, ratio))
+            findings += layer_findings(_by_layer(layers, group)[1], turning(group))
+    samples = layers.groupby("group")["samples"].max()
+    tokens = {f"{group} tokens": float(samples.get(group, 0)) for group in (VISUAL, TEXT, *media)}
+    findings += carried_findings(layers, loudest)
+    findings.append(in_some_samples(tokens, layers["samples"].max()))
+    return _headline(layers, entry, angles), findings
+
+
+def _by_layer(layers: pd.DataFrame, group: str) -> tuple[dict[int, Ratio], dict[int, Ratio]]:
+    """Norms and angles against text tokens."""
+    return ratios_to_text(layers, "norm", group), ratios_to_text(layers, "angle", group)
+
+
+_NORM = Told(
+    "norm",
+    "Visual tokens have a larger norm than text tokens",
+    "Visual tokens have a smaller norm than text tokens",
+    "Norm of visual and text tokens",
+    "after",
+)
+_ATTENTION_INPUT = Told(
+    "attention_input",
+    "Attention reads visual tokens at a larger norm than text",
+    "Attention reads visual tokens at a smaller norm than text",
+    "Norm that attention reads, of visual and text tokens",
+)
+
+
+def turning(group: str, than: str = "text tokens") -> Told:
+    """How turning is told of tokens of a group."""
+    return Told(
+        "angle" if group == VISUAL else f"angle.{group}",
+        f"{group.capitalize()} tokens turn more quickly than {than}",
+        f"{group.capitalize()} tokens turn more slowly than {than}",
+        f"Angle of {group} tokens and {than}",
+    )
+
+
+def _headline(layers: pd.DataFrame, entry: Ratio, angles: dict[int, Ratio]) -> str:
+    """E.g. "Visual tokens enter with 57 x the norm of text and turn up to 9 x more slowly ..."."""
+    attended = visual_states_are_attended(layers)
+    verb = "Text attends to visual states" if attended else "Visual tokens enter the decoder"
+    norms = {0: "about the norm of text", None: f"a norm {OPEN} against text"}
+    first = ""
+    if entry.usable:
+        norm = norms.get(entry.state) or f"{times(entry.value)} the norm of text"
+        first = f"{verb} with {norm}"
+    turn, unclear = layers_headline(angles, "turn ", Words("more quickly", "more slowly"))
+    if not turn:
+        told = first or "Visual and text tokens are not shown to turn differently"
+        return f"{told}; {unclear and 'turning is inconclusive'}".rstrip("; ") + "."
+    said = f"{first} and {turn}" if first else f"Visual tokens {turn}"
+    return f"{said}{f'; {unclear}' * bool(unclear)}."
+
+
+def _entry(layers: pd.DataFrame, entry: Ratio, states: str) -> list[Finding]:
+    """Norms at the decoder input; by arithmetic means where these tell something else."""
+    if not entry.usable:
+        return []
+    means = ratio_after(layers, 0, RATIOS_TO_TEXT["norm"])
+    found = [_norm_at_input(VISUAL, entry, states)]
+    if means.usable and (means.state != entry.state or apart(means.value, entry.value)):
+        told = f"By arithmetic means that is {ratio_in_words(means)}."
+        found.append(Finding("norm_at_input.arithmetic", told, {RATIOS_TO_TEXT["norm"]: means}))
+    return found
+
+
+def apart(one: float, other: float) -> bool:
+    """Whether two ratios are further apart than those that are called the same."""
+    return max(one / other, other / one) > ALIKE
+
+
+def _norm_at_input(group: str, ratio: Ratio, states: str = "tokens") -> Finding:
+    told = ratio_in_words(ratio, than="that of text tokens")
+    name = "norm_at_input" if group == VISUAL else f"norm_at_input.{group}"
+    return Finding(name, f"Norm of {group} {states} at the decoder input: {told}.", {name: ratio})
+
+
+def _closing(layers: pd.DataFrame, *, asked: bool) -> str:
+    """What the brackets are; empty where nothing is compared."""
+    groups = [VISUAL, *other_media(layers)]
+    several = [r for group in groups for of in _by_layer(layers, group) for r in of.values()]
+    told = [*several, *(ratio_after(layers, 0, group=group) for group in groups)]
+    told = [ratio for ratio in told if ratio.usable]
     if not told:
-        return text_verdict(layers)
-    samples = int(layers["samples"].max()) if intervals else None
-    closing = brackets(told, samples, "layers" if several else "")
-    arithmetic = ratio_after(layers, 0, RATIOS_TO_TEXT["norm"])
-    beside = hold_inverses([ratio_after(layers, 0), arithmetic])
-    louder, visual = loudness(layers, beside_inverses=beside), _tokens(layers, VISUAL)
-    if louder and arithmetic.usable:
-        means = ratio_in_words([arithmetic], LOUD, beside_inverses=beside)
-        louder += f" by geometric means, {means} by arithmetic ones"
-    if visual_states_are_attended(layers):
-        states = visual.replace("tokens", "states")
-        return f"Text attends to {states} {louder} at the decoder input. {closing}"
-    sentences = [f"{visual.capitalize()} enter the decoder {louder}."] if louder else []
-    for by_layer, verb in (
-        (layers_in_words(norms, LOUD, "after"), "are"),
-        (turning(layers), "turn"),
-    ):
-        if by_layer:
-            subject = "They" if sentences else f"Against {_tokens(layers, TEXT)}, {visual}"
-            sentences.append(f"{subject} {verb} {by_layer}.")
-    for group, entry in zip(media, others, strict=True):
-        if entry.usable:
-            louder = ratio_in_words([entry], LOUD, _tokens(layers, TEXT))
-            turn = turning(layers, group)
-            entering = f"{_tokens(layers, group).capitalize()} enter the decoder {louder}"
-            sentences.append(f"{entering}{turn and f', and turn {turn}'}.")
-    return " ".join([*sentences, closing, *carried_sentences(layers)])
+        return ""
+    samples = int(layers["samples"].max()) if asked else None
+    return brackets(told, samples, "layers" if any(r.usable for r in several) else "")
 
 
-def text_verdict(layers: pd.DataFrame) -> str:
+def _text_alone(layers: pd.DataFrame, loudest: pd.DataFrame | None) -> tuple[str, list[Finding]]:
     """Of prompts without pictures: how text tokens grow, and which special token is loud."""
-    text = layers[layers["group"] == TEXT].sort_values("layer")
-    norms, numbers = text["norm_mean"].to_numpy(float), text["layer"].to_numpy(int)
+    text = layers[layers["group"] == TEXT]
+    text = along(select(text, "norm"), text["layer"])
+    norms, numbers = text["mean"].to_numpy(float), text["layer"].to_numpy(int)
     known = len(norms) > 1 and np.isfinite(norms).all() and norms.min() > 0
     if (layers["group"] == VISUAL).any() or not known:
-        return ""
+        return "", []
     grown = norms[1:] / norms[:-1]
-    sentence = (
-        f"Text tokens enter the decoder with a mean norm of {significant(norms[0])} and leave "
-        f"layer {numbers[-1]} with {significant(norms[-1])}, {times(norms[-1] / norms[0])} as "
-        f"much; layer {numbers[1:][grown.argmax()]} alone makes it {times(grown.max())}."
+    headline = (
+        f"Text tokens leave layer {numbers[-1]} with {times(norms[-1] / norms[0])} the norm that "
+        f"they enter with; layer {numbers[1:][grown.argmax()]} alone makes it {times(grown.max())}."
     )
-    carried = carried_sentence(layers[layers["group"] == SPECIAL], SPECIAL)
-    return " ".join(filter(None, [sentence, carried]))
-
-
-def loudness(layers: pd.DataFrame, *, beside_inverses: bool = False) -> str:
-    """How loud visual tokens enter the decoder: "57 x [49, 66] louder than text tokens"."""
-    entry, text = ratio_after(layers, 0), _tokens(layers, TEXT)
-    return (
-        ratio_in_words([entry], LOUD, text, beside_inverses=beside_inverses) if entry.usable else ""
-    )
-
-
-def _tokens(layers: pd.DataFrame, group: str) -> str:
-    """``visual tokens``; ``visual tokens from 1 of 5 samples``, where the others have none."""
-    held = layers.loc[layers["group"] == group, "samples"].max()
-    return f"{group} tokens{out_of(held, layers['samples'].max())}"
-
-
-def turning(layers: pd.DataFrame, group: str = VISUAL) -> str:
-    """How fast visual tokens turn: "3.2 to 36 x [2.9, 40] more slowly in layers 1-6"."""
-    return layers_in_words(ratios_to_text(layers, "angle", group), FAST)
-
-
-def attention_input_verdict(layers: pd.DataFrame) -> str:
-    """How loud visual tokens are where attention reads them, behind each layer's input norm."""
-    told = layers_in_words(ratios_to_text(layers, ATTENTION_INPUT), LOUD)
-    return f"Where attention reads them, visual tokens are {told}." if told else ""
+    ends = f"from {significant(norms[0])} to {significant(norms[-1])}"
+    mean = Finding("norm", f"The mean norm of text tokens goes {ends}.")
+    return headline, [mean, *carried_findings(layers, loudest, [SPECIAL])]
 
 
 def placement_sentence(norm_placement: str) -> str:

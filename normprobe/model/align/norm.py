@@ -238,12 +238,11 @@ def running_device(module: nn.Module) -> torch.device:
 def _normalise_output(
     norm: GlobalWeightCompensatedLayerNorm,
     name: str,
-    projector: nn.Module,
-    arguments: Any,
+    _projector: nn.Module,
+    _arguments: Any,
     output: Any,
 ) -> Any:
     """The forward hook of the projector: its output with a normalised hidden state."""
-    del projector, arguments
     only_on, set_aside_on = norm.only_on, norm.set_aside_on
     # torch.compile cannot ask for the thread: it is asked where that matters.
     if (only_on is not None and only_on != get_ident()) or (

@@ -22,7 +22,7 @@ Keys (a missing key is left to ``find_parts``, None says that there is no such p
 
 from typing import Any
 
-from normprobe.inputs.families import family_file
+from normprobe.inputs.inputs_file import family_file
 
 #: What can be said of a model type, or named by hand.
 OVERRIDE_KEYS = (

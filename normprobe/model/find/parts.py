@@ -34,9 +34,8 @@ def _altup(state: Tensor, config: Any) -> Tensor:
     return state[int(config.altup_active_idx)] if state.dim() == 4 else state
 
 
-def _stacked(state: Tensor, config: Any) -> Tensor:
+def _stacked(state: Tensor, _config: Any) -> Tensor:
     """``[batch, seq, streams, hidden]``; the model itself ends in the mean of its streams."""
-    del config
     return state.mean(dim=2) if state.dim() == 4 else state
 
 
@@ -45,8 +44,7 @@ def _joined(state: Tensor, config: Any) -> Tensor:
     return state.reshape(*state.shape[:-1], -1, config.hidden_size).mean(dim=-2)
 
 
-def _only(state: Tensor, config: Any) -> Tensor:
-    del config
+def _only(state: Tensor, _config: Any) -> Tensor:
     return state
 
 

@@ -34,7 +34,7 @@ def build_on_meta(checkpoint: Checkpoint) -> nn.Module:
         foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
     ):
         model: Any = made_on_meta(
-            lambda: auto_class(checkpoint).from_config(
+            lambda: auto_class(checkpoint.kind, checkpoint.config).from_config(
                 checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
             ),
             keeps_buffers=checkpoint.own_code,
@@ -237,7 +237,7 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int)
             init_empty_weights(include_buffers=False),
         ):
             torch.manual_seed(seed)
-            made: nn.Module = auto_class(checkpoint).from_config(
+            made: nn.Module = auto_class(checkpoint.kind, checkpoint.config).from_config(
                 config,
                 trust_remote_code=checkpoint.trust_remote_code,
                 dtype=next(floats, torch.get_default_dtype()),

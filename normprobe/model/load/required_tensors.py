@@ -4,6 +4,8 @@ A measurement names one of these functions:
 
     embedding_tables        the embedding tables alone
     before_the_decoder      what runs before decoder layer 1
+    vision_tower            the vision encoder alone
+    audio_tower             the audio encoder alone
     forward_to_last_layer   what runs up to the last decoder layer
     everything              the whole model, as a trace needs it
 
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # measurements name these functions when the program starts
     from torch import nn
 
-    from normprobe.model.find.parts import Parts
+    from normprobe.model.find.parts import Part, Parts
 
 #: From a model on any device, meta included, and its parts to the parameters and buffers that are
 #: read, named as ``named_parameters()`` and ``named_buffers()`` name them.
@@ -36,6 +38,22 @@ def before_the_decoder(model: "nn.Module", parts: "Parts") -> set[str]:
         return _below(tensor_names(model), [encoder.name] if encoder else [])
     layers = _below(tensor_names(model), [parts.decoder_layers.name])
     return forward_to_last_layer(model, parts) - layers
+
+
+def vision_tower(model: "nn.Module", parts: "Parts") -> set[str]:
+    """The vision encoder, without a projector inside it."""
+    return _tower(model, parts.vision_encoder, parts.projector)
+
+
+def audio_tower(model: "nn.Module", parts: "Parts") -> set[str]:
+    """The encoder of sounds, likewise."""
+    return _tower(model, parts.audio_encoder, parts.audio_projector)
+
+
+def _tower(model: "nn.Module", encoder: "Part | None", projector: "Part | None") -> set[str]:
+    tensors = tensor_names(model)
+    inside = _below(tensors, [encoder.name] if encoder else [])
+    return inside - _below(tensors, [projector.name] if projector else [])
 
 
 def forward_to_last_layer(model: "nn.Module", parts: "Parts") -> set[str]:

@@ -17,8 +17,8 @@ from matplotlib.textpath import TextPath
 from numpy.typing import NDArray
 
 from normprobe.errors import NormprobeError
-from normprobe.quantities import BAND, INTERVAL
 from normprobe.report.figures.style import FONT, GroupLook, OwnFigure, new_figure
+from normprobe.tidy import BAND, ends_of
 
 #: A caller's axes, one or as many as a figure has panels; None: a figure of its own.
 Given = Axes | Sequence[Axes] | NDArray[Any] | None
@@ -101,59 +101,59 @@ _OUTLINE: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "marke
 
 
 def draw_line(
-    axes: Axes, rows: pd.DataFrame, column: str, look: GroupLook, label: str, **more: Any
+    axes: Axes, rows: pd.DataFrame, estimate: str, look: GroupLook, label: str, **more: Any
 ) -> None:
-    """Draw a column over the layers."""
-    if rows[column].isna().all():
+    """Draw an estimate of a quantity over the layers."""
+    if rows[estimate].isna().all():
         return  # an empty line lies at the corner of the figure, where the layout makes room for it
     axes.plot(
         rows["layer"],
-        rows[column],
+        rows[estimate],
         label=label,
         **{"zorder": 3, **look._asdict(), **more},
-        markevery=_marked(rows[column].to_numpy(float)),
+        markevery=_marked(rows[estimate].to_numpy(float)),
     )
 
 
-def draw_column(
+def draw_estimate(
     axes: Axes,
     rows: pd.DataFrame,
-    column: str,
+    estimate: str,
     look: GroupLook,
     label: str,
     *,
     markersize: float = 3,
     **more: Any,
 ) -> None:
-    """Draw a column as a line, its intervals filled, its band as a dotted outline.
+    """Draw an estimate as a line, its intervals filled, its band as a dotted outline.
 
-    Interval and band are drawn where the table has them, and the axis holds ``in_sight``.
+    Interval and band are drawn where the rows have them, and the axis holds ``in_sight``.
     """
-    if column not in rows or rows[column].isna().all():
+    if estimate not in rows or rows[estimate].isna().all():
         return
-    draw_line(axes, rows, column, look, label, markersize=markersize, **more)
+    draw_line(axes, rows, estimate, look, label, markersize=markersize, **more)
     layers = rows["layer"].to_numpy()
-    if len(ends := _ends(rows, column, INTERVAL)):
+    if len(ends := _ends(rows, ends_of(estimate))):
         axes.fill_between(layers, *ends, color=look.color, linewidth=0, **_FILL)
         if (alone := _alone(np.isfinite(ends[0]))).any():  # nothing to fill up to
             how = _FILL | {"colors": look.color, "linewidth": 3}
             axes.vlines(layers[alone], *ends[:, alone], **how)
-    if len(ends := _ends(rows, column, BAND)):
+    if len(ends := _band(rows, estimate)):
         _draw_outline(axes, layers, ends, look.color)
-        held = in_sight(rows, column)
+        held = in_sight(rows, estimate)
         axes.update_datalim([(0, held.min()), (0, held.max())], updatex=False)
         axes.autoscale_view(scalex=False)
 
 
-def in_sight(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:
-    """The finite numbers of a column, and the ends of its intervals and band, that an axis holds.
+def in_sight(rows: pd.DataFrame, estimate: str) -> NDArray[np.float64]:
+    """The finite numbers of an estimate, and the ends of its intervals and band, for an axis.
 
     Of few images a band can be so wide that all else would lie flat: an axis follows it as far
     again as the line and its intervals reach. Beyond, it leaves the panel.
     """
-    near: NDArray[np.float64] = np.append(rows[column], _ends(rows, column, INTERVAL))
+    near: NDArray[np.float64] = np.append(rows[estimate], _ends(rows, ends_of(estimate)))
     near = near[np.isfinite(near)]
-    far = _ends(rows, column, BAND)
+    far = _band(rows, estimate)
     far = far[np.isfinite(far)]
     if not near.size or not far.size:
         return near
@@ -193,12 +193,16 @@ def _leaves(axes: Axes, outline: Artist) -> bool:
     return bool(((heights < low) | (heights > high)).any())
 
 
-def _ends(rows: pd.DataFrame, column: str, kind: tuple[str, str]) -> NDArray[np.float64]:
-    """Low and high of each layer, ``[2, layers]``; nothing where the table has none."""
-    columns = [column + end for end in kind]
-    if not set(columns) <= set(rows.columns) or rows[columns].isna().all(axis=None):
+def _band(rows: pd.DataFrame, estimate: str) -> NDArray[np.float64]:
+    """As ``_ends``; means alone have a band."""
+    return _ends(rows, BAND) if estimate == "mean" else np.empty((0, 0))
+
+
+def _ends(rows: pd.DataFrame, columns: tuple[str, str]) -> NDArray[np.float64]:
+    """Low and high of each layer, ``[2, layers]``; nothing where the rows have none."""
+    if not set(columns) <= set(rows.columns) or rows[[*columns]].isna().all(axis=None):
         return np.empty((0, 0))
-    return rows[columns].to_numpy(float).T
+    return rows[[*columns]].to_numpy(float).T
 
 
 def _marked(values: NDArray[np.float64]) -> list[int]:

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from normprobe.errors import number_of
-from normprobe.report.page.blocks import first_sentence, heading, picture, shown_table
-from normprobe.report.page.markup import (
-    Markup,
+from normprobe.report.page.blocks import (
     block,
     compressed_tables,
     figure_url,
+    heading,
+    picture,
     render,
+    shown_table,
     source,
 )
 from normprobe.report.readable import significant
+from normprobe.report.verdict import NOTHING, Verdict
 from normprobe.runs.files import json_text, own_files
 from normprobe.runs.fingerprints import one_digest
 from normprobe.runs.run_folder import COMPLETE, RunStore
@@ -191,6 +194,7 @@ _FACTS = {
     "parts_found_by": "parts found by",
     "recomputed": "largest difference when recomputed",
     "versions": "versions",
+    "processor": "processor",
 }
 
 #: Where one run has none of these, the others do not share it: they are what was varied.
@@ -274,7 +278,7 @@ class Section:
     blocks: Sequence[Markup]  # words, tables and figures of the measurement
     shown: Sequence[str] = ()  # tables that the blocks show; the others are added as they are
     repeated: Sequence[str] = ()  # figures of the run of which the blocks show everything
-    headline: str = ""  # what the run says, in a few sentences
+    verdict: Verdict = NOTHING  # what the run says
     # its figure for the first screen of a page of several runs; None: it has none
     lead: Markup | None = None
 
@@ -296,12 +300,12 @@ def page(sections: Sequence[Section], over_all: Section | None = None) -> str:
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         measured=measured(runs),
         lead=lead if several else None,
-        said=lead.headline if lead and not over_all else "",
+        said=_said_first(lead, over_all),
         leading=place,
         told=[
-            (at, title, first_sentence(section.headline))
+            (at, title, section.verdict.headline)
             for at, (title, section) in enumerate(zip(titles, sections, strict=True), start=1)
-            if several and section.headline and at - 1 != place
+            if several and section.verdict and at - 1 != place
         ],
         sections=[
             {"title": title, "subject": subject(section.run), "blocks": _blocks(section)}
@@ -311,6 +315,13 @@ def page(sections: Sequence[Section], over_all: Section | None = None) -> str:
         own=shown_table(differing) if len(differing := own_facts(runs, titles)) else "",
     )
     return str(made)
+
+
+def _said_first(lead: Section | None, over_all: Section | None) -> Verdict:
+    """What stands first: all that is said over all runs, or the headline of one of them."""
+    if lead is None or over_all is not None:
+        return over_all.verdict if over_all else NOTHING
+    return Verdict(lead.verdict.headline)
 
 
 def _subject(names: Sequence[str], runs: Sequence[RunStore]) -> str:

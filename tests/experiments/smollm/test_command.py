@@ -1,16 +1,21 @@
 """The command line, with a tiny decoder; and that the committed tables are whole."""
 
 import shutil
+from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import experiments
 from experiments.smollm import __main__ as command
 from experiments.smollm import train as training
 from experiments.smollm.grow import COLD, GAINS, QUIET, USUAL, Base
+from experiments.smollm.measure import by_layer
 from experiments.smollm.report import report
+from normprobe import Probe
 
 pytestmark = pytest.mark.slow  # no behaviour of the package
 
@@ -23,7 +28,9 @@ def short(
 ) -> tuple[list[str], pytest.MonkeyPatch]:
     decoder = tmp_path / "tiny.gguf"
     decoder.write_bytes(b"tiny")
-    monkeypatch.setattr(command, "released", lambda file: base[1:])
+    monkeypatch.setattr(
+        command, "released", lambda file: deepcopy(base[1:])
+    )  # each start reads the file
     options = ["--short", "--output", str(tmp_path / "runs"), "--decoder", str(decoder)]
     return options, monkeypatch
 
@@ -40,8 +47,36 @@ def test_a_short_run_is_not_repeated(
     assert capsys.readouterr().out == told
     runs = pd.read_csv(tmp_path / "runs/runs.csv")
     assert [*runs["variant"]] == ["usual", "norm"]
-    assert {"seed", "torch", "transformers", "peft", "decoder_xxh3"} < {*runs}
+    assert {"device", "seed", "torch", "transformers", "peft", "decoder_xxh3"} < {*runs}
     assert runs["cpu_seconds"].gt(0).all()
+
+
+def test_runs_are_shared_out_by_name(
+    short: tuple[list[str], pytest.MonkeyPatch], tmp_path: Path
+) -> None:
+    options, _ = short
+    for name in ("norm-0.0005-0", "usual-0.0005-0"):
+        assert not (tmp_path / "runs" / name).exists()
+        command.main([*options, "--run", name])
+    assert [*pd.read_csv(tmp_path / "runs/runs.csv")["variant"]] == ["usual", "norm"]
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_is_measured_as_one_on_the_cpu(
+    short: tuple[list[str], pytest.MonkeyPatch], tmp_path: Path
+) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    options, _ = short
+    for device in ("cpu", "cuda"):
+        folder = str(tmp_path / device)
+        command.main([*options, "--output", folder, "--device", device])
+    here, there = (pd.read_csv(tmp_path / name / "results.csv") for name in ("cpu", "cuda"))
+    keys = ["variant", "quantity", "stage", "step", "layer"]
+    pd.testing.assert_frame_equal(here[keys], there[keys])
+    begun = here["stage"].eq(1) & here["step"].eq(0)
+    np.testing.assert_allclose(here["value"][begun], there["value"][begun], rtol=0.02)
+    assert {*pd.read_csv(tmp_path / "cuda/runs.csv")["device"]} == {"cuda"}
 
 
 def test_runs_of_tables_are_not_repeated(
@@ -60,6 +95,26 @@ def test_runs_of_tables_are_not_repeated(
     command.main(options)
     assert {*pd.read_csv(folder / "runs.csv")["variant"]} == {"usual", "norm"}
     assert (folder / "norm-0.0005-0").exists() and not (folder / "usual-0.0005-0").exists()
+
+
+def test_the_model_of_a_run_is_a_checkpoint(
+    short: tuple[list[str], pytest.MonkeyPatch], tmp_path: Path
+) -> None:
+    """Measured from the checkpoint, the numbers of the table."""
+    options, _ = short
+    command.main(options)
+    command.main([*options, "--checkpoint", "usual-0.0005-0"])
+    folder = tmp_path / "runs/usual-0.0005-0"
+    probe = Probe(str(folder / "checkpoint"))
+    found = {
+        row["layer"]: row["value"] for row in by_layer(probe) if row["quantity"] == "final_ratio"
+    }
+    table = pd.read_csv(folder / "results.csv").query("quantity == 'final_ratio'")
+    assert found == pytest.approx(dict(zip(table["layer"], table["value"], strict=True)), rel=1e-4)
+    with pytest.raises(SystemExit, match="a norm that transformers would not load"):
+        command.main([*options, "--checkpoint", "norm-0.0005-0"])
+    with pytest.raises(SystemExit, match="holds no weights of a run cold"):
+        command.main([*options, "--checkpoint", "cold-0.0005-0"])
 
 
 def test_runs_of_the_full_form() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.flat import flat
 
 from experiments.smollm import train as training
 from experiments.smollm.grow import Base, grown
@@ -112,7 +113,7 @@ def test_readings_are_of_the_same_prompts(base: Base, tmp_path: Path, log: Train
     """Text at the decoder input is that of the table, which is not trained."""
     plan = Plan("norm_twice", RATE, 0, (6, 2))
     trained(plan, base, tmp_path, log)
-    table = load_run(tmp_path / plan.name / "watch-1").tables["training"]
+    table = flat(load_run(tmp_path / plan.name / "watch-1").tables["training"])
     assert [*table["training_step"].unique()] == [0, 5, 6]
     text = table[(table["layer"] == 0) & (table["group"] == "text")]
     assert text["norm_mean"].nunique() == 1 and text["tokens"].nunique() == 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from support.flat import flat
 from support.tiny_models import tiny_model
 from transformers import PretrainedConfig
 
@@ -43,12 +44,12 @@ def weight(request: pytest.FixtureRequest, tmp_path: Path) -> torch.Tensor:
 def test_statistics_equal_numpy(weight: torch.Tensor) -> None:
     norms = np.linalg.norm(weight.double().numpy(), axis=1)
     ids = range(0, ROWS + 500, 3)  # some ids lie beyond the table
-    table = embedding_statistics(weight, tokenizer_ids=ids).set_index("rows")
+    table = flat(embedding_statistics(weight, tokenizer_ids=ids)).set_index("rows")
     scopes = {"all_rows": norms, "nonzero_rows": norms[:-100], "tokenizer_rows": norms[::3]}
     assert list(table.index) == list(scopes)
     for scope, expected in scopes.items():
         row = table.loc[scope]
-        assert row["count"] == len(expected)
+        assert row["tokens"] == len(expected)
         assert row["norm_mean"] == pytest.approx(expected.mean(), rel=1e-6)
         assert row["norm_std"] == pytest.approx(expected.std(), rel=1e-5)
         assert row["norm_max"] == pytest.approx(expected.max(), rel=1e-6)
@@ -59,8 +60,8 @@ def test_statistics_equal_numpy(weight: torch.Tensor) -> None:
 def test_an_id_of_two_tokens_is_one_row() -> None:
     """Some tokenizers name an id twice."""
     table = torch.tensor([[3.0, 4.0], [6.0, 8.0], [0.0, 1.0]])
-    found = embedding_statistics(table, tokenizer_ids=[1, 0, 1, 1]).set_index("rows")
-    assert found.loc["tokenizer_rows", ["count", "norm_mean"]].tolist() == [2, 7.5]
+    found = flat(embedding_statistics(table, tokenizer_ids=[1, 0, 1, 1])).set_index("rows")
+    assert found.loc["tokenizer_rows", ["tokens", "norm_mean"]].tolist() == [2, 7.5]
 
 
 def test_ranking_names_both_ends(weight: torch.Tensor) -> None:
@@ -112,8 +113,8 @@ def test_the_histogram_holds_every_row_once(weight: torch.Tensor) -> None:
 def test_non_finite_rows_are_counted_and_left_out() -> None:
     weight = torch.ones(4, 3)
     weight[1, 0] = float("nan")
-    row = embedding_statistics(weight).iloc[0]
-    assert (row["count"], row["nonfinite"]) == (3, 1)
+    row = flat(embedding_statistics(weight)).iloc[0]
+    assert (row["tokens"], row["nonfinite"]) == (3, 1)
     assert row["norm_mean"] == pytest.approx(3**0.5)
 
 
@@ -130,9 +131,9 @@ def test_rows_of_an_image_tokenizer_are_told_apart(model_type: str) -> None:
     assert image_token_rows(model) == list(codes)
     whole = MeasuredModel(model, find_parts(model), vocabulary_ids=range(192))
     measured = measure_embeddings(whole, text_table(whole), 3)
-    table = measured["embeddings"].set_index(["table", "rows"])
+    table = flat(measured["embeddings"]).set_index(["table", "rows"])
     norms = np.linalg.norm(model.get_input_embeddings().weight.detach().double().numpy(), axis=1)
-    assert table.loc[("visual", "all_rows"), "count"] == len(codes)
+    assert table.loc[("visual", "all_rows"), "tokens"] == len(codes)
     assert table.loc[("visual", "all_rows"), "norm_mean"] == pytest.approx(norms[codes].mean())
     assert table.loc[("text", "all_rows"), "norm_mean"] == pytest.approx(norms.mean())
     assert measured["histogram"].groupby("table")["count"].sum().to_dict() == {
@@ -245,14 +246,14 @@ def test_another_hidden_size_keeps_the_norms_and_leaves_distances_empty() -> Non
     assert shift["distance"].isna().all()
     assert shift["cosine"].isna().all()
     assert shift["norm_change"].notna().sum() == len(SHARED)
-    assert set(measured["base"]["hidden_size"]) == {4}
+    assert set(flat(measured["base"])["hidden_size"]) == {4}
 
 
 def test_the_base_table_counts_the_rows_its_tokenizer_can_emit() -> None:
     there = table(THERE, 7)
     there.weight[5] = 0
-    rows = measure_shift(table(HERE, 9), there, top=2)["base"].set_index("rows")
-    assert rows["count"].to_dict() == {"all_rows": 7, "nonzero_rows": 6, "tokenizer_rows": 6}
+    rows = flat(measure_shift(table(HERE, 9), there, top=2)["base"]).set_index("rows")
+    assert rows["tokens"].to_dict() == {"all_rows": 7, "nonzero_rows": 6, "tokenizer_rows": 6}
     norms = there.weight.norm(dim=1).double().numpy()
     assert rows.loc["nonzero_rows", "norm_mean"] == pytest.approx(norms[norms > 0].mean())
     assert rows.loc["nonzero_rows", "norm_std"] == pytest.approx(norms[norms > 0].std(), rel=1e-5)
@@ -293,5 +294,5 @@ def test_rows_of_the_base_are_those_of_its_own_vocabulary() -> None:
         return TextTable(weight, vocabulary, frozenset(), frozenset())
 
     here, there = made({"a": 0, "b": 1}, 3), made({"a": 4, "c": 2, "b": 0}, 5)
-    rows = measure_shift(here, there, top=1)["base"].set_index("rows").loc["tokenizer_rows"]
-    assert (rows["count"], rows["norm_mean"]) == (3, pytest.approx((5 + 3 + 1) / 3))
+    rows = flat(measure_shift(here, there, top=1)["base"]).set_index("rows").loc["tokenizer_rows"]
+    assert (rows["tokens"], rows["norm_mean"]) == (3, pytest.approx((5 + 3 + 1) / 3))

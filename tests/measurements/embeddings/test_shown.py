@@ -3,12 +3,15 @@
 import numpy as np
 import pandas as pd
 from support import made_tables
+from support.flat import tidied
 from support.printed import printed
 
 from normprobe.measurements.embeddings.figures import draw_embeddings
 from normprobe.measurements.embeddings.shown import print_embeddings, print_shift
+from normprobe.measurements.embeddings.words import shift_told
 
-TEXT = (made_tables.embeddings(), made_tables.tokens(), made_tables.histogram())
+EMBEDDINGS = made_tables.embeddings()
+TEXT = (tidied("embeddings", EMBEDDINGS), made_tables.tokens(), made_tables.histogram())
 
 
 def test_nasty_tokens_are_shown_not_obeyed() -> None:
@@ -44,7 +47,7 @@ def test_bars_hold_the_counts_and_the_loudest_are_named_from_below():
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
     assert axes.get_ylim()[0] < 1  # a single row is visible
     mean = next(line for line in axes.get_lines() if line.get_label() == "mean")
-    assert mean.get_xdata()[0] == TEXT[0].query("rows == 'nonzero_rows'")["norm_mean"].iloc[0]
+    assert mean.get_xdata()[0] == EMBEDDINGS.query("rows == 'nonzero_rows'")["norm_mean"].iloc[0]
     loudest = names(axes)
     texts = [text.get_text() for text in loudest]
     assert texts[:3] == ['4.020  "<|im_start|>"', '3.908  "␣the"', r'3.797  "\n\n"']
@@ -57,11 +60,10 @@ def test_bars_hold_the_counts_and_the_loudest_are_named_from_below():
 
 
 def test_two_tables_two_panels_and_rows_without_text():
-    both = [
-        make("text", "visual")
-        for make in (made_tables.embeddings, made_tables.tokens, made_tables.histogram)
-    ]
-    _, visual = draw_embeddings("t", *both).axes
+    names_of = ("text", "visual")
+    embeddings = tidied("embeddings", made_tables.embeddings(*names_of))
+    both = made_tables.tokens(*names_of), made_tables.histogram(*names_of)
+    _, visual = draw_embeddings("t", embeddings, *both).axes
     assert names(visual)[0].get_text().endswith("row 151643")
 
 
@@ -75,3 +77,15 @@ def test_log_norms_and_zero_rows():
     assert axes.get_xscale() == "log"
     assert axes.get_xlabel() == "L2 norm of an embedding row (412 zero rows not drawn)"
     assert sum(bar.get_height() for bar in axes.patches) == 70
+
+
+def test_a_table_beside_itself_is_unchanged() -> None:
+    shift = made_tables.shift(rows=50)
+    shift = shift[shift["token_id"].notna() & shift["base_id"].notna()].assign(distance=0.0)
+    table = made_tables.embeddings()
+    both = tidied("embeddings", pd.concat([table, table.assign(table="base")]))
+    headline, findings = shift_told(both, shift)
+    assert headline == f"The text table is unchanged: all {len(shift)} rows are those of the base."
+    assert findings == []
+    shift.loc[shift.index[0], "distance"] = 0.1
+    assert "unchanged" not in shift_told(both, shift)[0]

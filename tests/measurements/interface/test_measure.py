@@ -10,6 +10,7 @@ import torch
 from support.agreement import assert_agrees
 from support.cases import Case, make_case, model_of
 from support.expected_parts import PARTS
+from support.flat import flat
 from support.hooks import hooks_of
 from support.reference import norm
 from support.reference_interface import interface_table, stage_rows
@@ -17,14 +18,14 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import LANGUAGE_MODELS, TINY, VISION_ENCODERS, VLM_TYPES
 
 from normprobe import NormprobeError, Probe, probe_interface, schema
-from normprobe.quantities import QUANTILES
+from normprobe.tidy import QUANTILES
 from normprobe.versions import is_line_5
 
 every_type = pytest.mark.parametrize("model_type", TINY)
 
 
 def measure(model, inputs) -> pd.DataFrame:
-    return probe_interface(model, inputs).set_index(["stage", "group"])
+    return flat(probe_interface(model, inputs)).set_index(["stage", "group"])
 
 
 @cache

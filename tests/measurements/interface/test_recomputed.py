@@ -30,6 +30,7 @@ from normprobe.measurements.interface.recomputed import (
     rows_from_pixels,
 )
 from normprobe.model import vision_stages
+from normprobe.model.captured_states import ROWS, TOKENS, in_doubt
 from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.tracing.trace import find_or_trace, trace_parts, traced_example
@@ -43,7 +44,6 @@ from normprobe.schema import (
     VISION_ENCODER,
     VISUAL,
 )
-from normprobe.statistics.agreement import ROWS, TOKENS, in_doubt
 
 OF_IMAGES = {VISION_ENCODER, PROJECTOR_INPUT, PROJECTOR_OUTPUT}
 

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from support import made_tables
+from support.flat import tidied
 from support.made_runs import run_folder
 from support.printed import printed
 from support.read_page import Reader, drawn, page_of_folders
@@ -26,7 +27,7 @@ def with_intervals() -> pd.DataFrame:
 
 
 def test_sizes_and_ratios_are_printed() -> None:
-    lines = printed(print_interface, made_tables.interface()).splitlines()
+    lines = printed(print_interface, tidied("interface", made_tables.interface())).splitlines()
     assert lines[1].split()[:2] == ["stage", "d"]
     at = lines.index(next(line for line in lines if line.startswith("decoder input")))
     assert lines[at].split()[-1] == "128"
@@ -37,7 +38,9 @@ def test_sizes_and_ratios_are_printed() -> None:
 
 def test_every_mean_is_a_dot_of_the_page(tmp_path: Path) -> None:
     table = with_intervals()
-    text = page_of_folders(run_folder(tmp_path / "run", "interface", interface=table))
+    text = page_of_folders(
+        run_folder(tmp_path / "run", "interface", interface=tidied("interface", table))
+    )
     (picture,) = drawn(text, "dots")
     assert len(picture["rows"]) == len(table) - 1
     dots = {(row["stage"], row["name"]): row for row in picture["rows"]}
@@ -49,7 +52,7 @@ def test_every_mean_is_a_dot_of_the_page(tmp_path: Path) -> None:
     assert dot["ratio"] == "57 x"
     assert dots["text embedding table (d = 128)", "nonzero rows"]["low"] is None
     assert picture["reference"]["value"] == pytest.approx(0.2911)
-    assert "57 x louder" in Reader(text).text
+    assert "57 x the norm" in Reader(text).text
 
 
 def lines_of(axes: Axes, points: int) -> list[Line2D]:
@@ -63,7 +66,7 @@ def spans(lines: list[Line2D]) -> set[tuple[float, ...]]:
 def test_every_mean_is_a_dot_on_paper_with_whiskers_and_interval() -> None:
     """A bar would have a length, which means nothing where the axis begins anywhere."""
     table = with_intervals()
-    axes = draw_interface("t", table).axes[0]
+    axes = draw_interface("t", tidied("interface", table)).axes[0]
     table = table.iloc[1:]
     assert axes.get_xscale() == "log"
     assert axes.get_xlim()[0] > 0
@@ -85,11 +88,12 @@ def test_what_is_not_known_is_not_drawn() -> None:
     table = made_tables.interface()
     table.loc[table["group"] == "special", "norm_mean"] = np.nan
     table.loc[table["group"] == "visual", ["norm_q05", "norm_q95"]] = np.nan
-    axes = draw_interface("t", table).axes[0]
+    axes = draw_interface("t", tidied("interface", table)).axes[0]
     assert len(lines_of(axes, 1)) == len(table) - 2
     assert np.isfinite(axes.get_xlim()).all()
     assert "95 % interval" not in axes.get_xlabel()
     encoder = made_tables.interface().query("stage == 'vision_encoder'")
-    axes = draw_interface("t", encoder.assign(ratio_to_prompt=np.nan)).axes[0]
+    encoder = encoder.assign(ratio_to_prompt=np.nan)
+    axes = draw_interface("t", tidied("interface", encoder)).axes[0]
     assert [t.get_text() for t in axes.texts] == ["vision encoder (d = 192)", "28.21", "41.90"]
     assert "dotted" not in axes.get_xlabel()

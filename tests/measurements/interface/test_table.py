@@ -6,17 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.flat import flat, tidied
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import BOS, EOS, tiny_model
 
 from normprobe import find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.interface.table import (
-    interface_intervals,
-    interface_table,
-    visual_table_histogram,
-)
+from normprobe.measurements.interface.table import interface_table, visual_table_histogram
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import (
     DECODER_INPUT,
@@ -47,16 +44,23 @@ def interface_rows(scale: float) -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
-EMBEDDING = pd.DataFrame(
-    {"stage": "text_embedding_table", "group": ["all_rows", "nonzero_rows"], "tokens": 9}
-    | {"hidden_size": 16, "norm_mean": [1.0, 1.5], "norm_std": 0.1}
+EMBEDDING = tidied(
+    "interface",
+    pd.DataFrame(
+        {"stage": "text_embedding_table", "group": ["all_rows", "nonzero_rows"], "tokens": 9}
+        | {"hidden_size": 16, "norm_mean": [1.0, 1.5], "norm_std": 0.1}
+    ),
 )
+
+
+def without_intervals(rows: pd.DataFrame, embedded: pd.DataFrame = EMBEDDING) -> pd.DataFrame:
+    return flat(interface_table(rows, embedded, intervals=False))
 
 
 def test_the_scale_of_the_table_is_the_median_of_the_samples() -> None:
     rows = interface_rows(2.0)
     rows.loc[[0, len(rows) - 1], "embedding_scale"] = [1.5, 7.0]
-    table = interface_table(rows, EMBEDDING).set_index("stage")
+    table = without_intervals(rows).set_index("stage")
     effective = table.loc["effective_embedding", ["norm_mean", "norm_std"]]
     np.testing.assert_allclose(effective, [[2.0, 0.2], [3.0, 0.2]], rtol=1e-12)
 
@@ -65,13 +69,11 @@ def test_the_scale_of_the_table_is_the_median_of_the_samples() -> None:
 def test_means_and_ratios_have_their_intervals(scale: float) -> None:
     """With a scale the table's norms are constants; without, the prompts' rows stand for them."""
     rows = interface_rows(scale)
-    table = interface_intervals(interface_table(rows, EMBEDDING), rows)
+    table = flat(interface_table(rows, EMBEDDING))
     at_decoder = table[table["stage"] == DECODER_INPUT]
     keys = ["stage", "group"]
     slow = slow_draws(
-        rows,
-        lambda drawn: interface_table(drawn, EMBEDDING).query("stage == 'decoder_input'"),
-        keys,
+        rows, lambda drawn: without_intervals(drawn).query("stage == 'decoder_input'"), keys
     )
     columns = ["norm_mean", "norm_sample_mean", "rms_mean", "ratio_to_table", "ratio_to_prompt"]
     assert_intervals(at_decoder, slow, keys, columns)
@@ -86,7 +88,7 @@ def test_what_the_projector_changes_is_drawn_in_pairs(before: str) -> None:
     rows = interface_rows(2.0).query("group == 'visual'").assign(stage=before)
     halved = rows.assign(stage=PROJECTOR_OUTPUT, norm_mean=rows["norm_mean"] / 2)
     both = pd.concat([rows, halved], ignore_index=True)
-    table = interface_intervals(interface_table(both, pd.DataFrame()), both)
+    table = flat(interface_table(both, pd.DataFrame()))
     column = "ratio_to_before_projector"
     after = table.loc[table["stage"] == PROJECTOR_OUTPUT, table.columns.str.startswith(column)]
     np.testing.assert_allclose(after.to_numpy(), 0.5, rtol=1e-12)
@@ -180,6 +182,6 @@ def test_what_the_projector_reads_comes_before_the_encoder() -> None:
         | statistics_of(np.full((1, 3), norm), ["norm"])
         for stage, norm in norms.items()
     ]
-    table = interface_table(pd.DataFrame(rows), pd.DataFrame()).set_index("stage")
+    table = without_intervals(pd.DataFrame(rows), pd.DataFrame()).set_index("stage")
     for column in ("ratio_to_before_projector", "geometric_ratio_to_before_projector"):
         assert table.loc["projector_output", column] == pytest.approx(4.0)

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.cases import case_of, model_of
+from support.flat import flat, tidied
+from support.printed import words_of
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.tiny_inputs import SPECIAL_IDS
 from support.token_rows import rows_of_tokens, tokens_of
@@ -17,20 +19,22 @@ from experiments.theory import FAITHFUL, LAYERS, World, simulated
 from normprobe import find_parts
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.accounted import (
+    ARITHMETIC,
     CAUSES,
     FASTER,
     LOG_PARTS,
     ONE_LAYER,
     SLOWER,
+    accounted_findings,
     accounted_table,
-    accounted_verdict,
     norms_share,
 )
-from normprobe.measurements.layers.table import layer_intervals, layers_table
+from normprobe.measurements.layers.table import layers_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.ratio_words import Estimate
 from normprobe.schema import TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.bootstrap import LEVEL
+from normprobe.tidy import INTERVAL, QUANTITY, select
 
 EXACT = replace(FAITHFUL, norm_spread=0.0, size_spread=0.0, angle_spread=0.0)
 TYPES = ("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "idefics3")
@@ -98,22 +102,28 @@ def layers_in(ranges: str) -> list[int]:
 
 
 def table_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """accounted.csv of sample rows as a run has them."""
-    return accounted_table(rows, layer_intervals(layers_table(rows), rows))
+    """accounted.csv of sample rows as a run has them, flat."""
+    return flat(accounted_table(rows, layers_table(rows)))
 
 
 SLOW, FAST, OPEN, ALIKE = (0.4, 0.3, 0.5), (2.0, 1.5, 2.5), (0.5, 0.3, 1.1), (0.9, 0.85, 0.95)
 
 
 def layers_of(*states: tuple[float, float, float]) -> pd.DataFrame:
-    """layers.csv that says how fast visual tokens turn: the ratio and its band, by layer."""
+    """A layers.csv that says how fast visual tokens turn: the ratio and its band, by layer."""
     ends = [f"angle_geometric_ratio_to_text{end}" for end in ("", "_band_low", "_band_high")]
     table = pd.DataFrame(states, columns=ends)
     # What the interval of one layer alone says, and the ratio of arithmetic means, has no say.
     table[ends[0] + "_ci_low"], table[ends[0] + "_ci_high"] = table[ends[0]], table[ends[0]]
     table["angle_ratio_to_text"] = 1.0
     visual = table.assign(layer=range(1, len(table) + 1), group=VISUAL)
-    return pd.concat([visual, visual.assign(group=TEXT, **dict.fromkeys(ends, 1.0))])
+    both = pd.concat([visual, visual.assign(group=TEXT, **dict.fromkeys(ends, 1.0))])
+    return tidied("layers", both)
+
+
+def number(table: pd.DataFrame, name: str) -> pd.Series:
+    """A number of a flat table, NaN where the tidy one has no row of it."""
+    return table[name] if name in table else pd.Series(np.nan, table.index)
 
 
 def by_layer(table: pd.DataFrame) -> pd.DataFrame:
@@ -184,7 +194,7 @@ def test_the_shares_add_up() -> None:
 def test_a_share_of_nothing_is_empty() -> None:
     table = table_of(simulated(replace(FAITHFUL, norm=(8.0, 8.0)), 0))
     assert set(table["scope"]) == {ONE_LAYER}
-    assert table[[f"{part}_share" for part in LOG_PARTS]].isna().all(axis=None)
+    assert not {f"{part}_share" for part in LOG_PARTS} & {*table}
     assert table[[f"log_{part}" for part in LOG_PARTS]].notna().all(axis=None)
 
 
@@ -200,7 +210,7 @@ def test_a_layer_whose_interval_holds_1_has_no_share() -> None:
     assert (table["angle_ratio"] > 1.2).all()
     assert (table["angle_ratio_ci_low"] < 1).all()
     assert set(table["scope"]) == {ONE_LAYER}
-    assert table[[f"{part}_share" for part in LOG_PARTS]].isna().all(axis=None)
+    assert not {f"{part}_share" for part in LOG_PARTS} & {*table}
 
 
 @pytest.mark.parametrize(
@@ -216,13 +226,13 @@ def test_a_layer_whose_interval_holds_1_has_no_share() -> None:
 )
 def test_layers_csv_says_which_layers_are_told(states, scopes: dict[str, str]) -> None:
     """The layers of "why" are the layers of "that"."""
-    table = accounted_table(rows_of_tokens(tokens_of(0, SAMPLES)), layers_of(*states))
+    table = flat(accounted_table(rows_of_tokens(tokens_of(0, SAMPLES)), layers_of(*states)))
     together = table[table["scope"] != ONE_LAYER]
     assert dict(zip(together["scope"], together["layers"], strict=True)) == scopes
     told = {layer for ranges in scopes.values() for layer in layers_in(ranges)}
     layers = by_layer(table)
     for name in (*(f"{part}_share" for part in LOG_PARTS), "norm_share_absolute"):
-        assert layers[name].notna().tolist() == [layer in told for layer in (1, 2)]
+        assert number(layers, name).notna().tolist() == [layer in told for layer in (1, 2)]
     assert layers[["angle_ratio", "log_norm"]].notna().all(axis=None)
 
 
@@ -244,7 +254,7 @@ def test_over_and_undershoot_do_not_cancel_in_the_absolute_share() -> None:
             for group in (VISUAL, TEXT)
         )
         numbers.append(expected(visual, text))
-    table = accounted_table(rows_of_tokens(tokens), layers_of(SLOW, SLOW))
+    table = flat(accounted_table(rows_of_tokens(tokens), layers_of(SLOW, SLOW)))
     (row,) = table[table["scope"] == SLOWER].to_dict("records")
     for name, value in shares(numbers).items():
         assert row[name] == pytest.approx(value), name
@@ -268,16 +278,17 @@ def test_intervals_are_those_of_repeating_the_images(monkeypatch: pytest.MonkeyP
     keys, layers = ["scope", "layers"], layers_of(SLOW, SLOW)
     columns = ["angle_ratio", "norm_share_absolute", "visual_angle_at_text_norm"]
     columns += [name.format(part) for name in ("log_{}", "{}_share") for part in LOG_PARTS]
-    slow = slow_draws(rows, lambda drawn: accounted_table(drawn, layers), keys)
-    assert_intervals(accounted_table(rows, layers), slow, keys, columns)
+    slow = slow_draws(rows, lambda drawn: flat(accounted_table(drawn, layers)), keys)
+    assert_intervals(flat(accounted_table(rows, layers)), slow, keys, columns)
 
 
 def test_one_image_has_no_interval() -> None:
     rows = rows_of_tokens(tokens_of(0, SAMPLES[:2]))
     table = accounted_table(rows, layers_of(SLOW, SLOW))
     assert set(table["scope"]) == {ONE_LAYER, SLOWER}
-    assert table.filter(like="_ci_").isna().all(axis=None)
-    assert table["angle_ratio"].notna().all()
+    assert not {*INTERVAL} & {*table}
+    ratios = select(table, "angle_ratio")
+    assert len(ratios) == 3 and ratios["mean"].notna().all()
 
 
 def test_without_pairs_there_are_no_rows() -> None:
@@ -317,7 +328,7 @@ def true_share(world: World) -> float:
     ],
 )
 def test_the_intervals_cover_the_true_share(world: World) -> None:
-    truth, seeds = true_share(world), 200
+    truth, seeds = true_share(world), 120
     covered = 0
     for seed in range(seeds):
         first = by_layer(table_of(simulated(world, seed))).loc[1]
@@ -328,14 +339,16 @@ def test_the_intervals_cover_the_true_share(world: World) -> None:
 def test_the_share_of_a_model_is_that_of_all_its_slower_layers() -> None:
     ends = [f"norm_share{end}" for end in ("", "_ci_low", "_ci_high")]
     table = pd.DataFrame([[0.1] * 3, [0.8, 0.7, 0.9], [0.3] * 3], columns=ends)
-    table["scope"] = [ONE_LAYER, SLOWER, FASTER]
+    table = tidied("accounted", table.assign(scope=[ONE_LAYER, SLOWER, FASTER]))
     assert norms_share(table) == Estimate(0.8, 0.7, 0.9)
     assert np.isnan(norms_share(table[table["scope"] != SLOWER]).value)
-    assert np.isnan(norms_share(pd.DataFrame(columns=["scope", "layers"])).value)
+    assert np.isnan(norms_share(NOTHING).value)
 
 
 SHARES = (0.81, 0.12, 0.03, 0.04)
 ENDS = ("", "_ci_low", "_ci_high")
+#: accounted.csv of a run without visual tokens.
+NOTHING = pd.DataFrame(columns=["scope", "layers", QUANTITY])
 
 
 def accounted(
@@ -347,31 +360,43 @@ def accounted(
         row[f"{part}_share"] = share
         row |= {f"{part}_share_ci_low": share - 0.02, f"{part}_share_ci_high": share + 0.02}
     row |= {f"norm_share_absolute{end}": n for end, n in zip(ENDS, (0.7, 0.6, 0.8), strict=True)}
-    return pd.DataFrame([{"scope": scope, **row} for scope in ("layer", *scopes)])
+    table = pd.DataFrame([{"scope": scope, **row} for scope in ("layer", *scopes)])
+    return tidied("accounted", table)
+
+
+def said(table: pd.DataFrame) -> str:
+    return words_of(accounted_findings(table)).removesuffix(ARITHMETIC).strip()
 
 
 def test_the_shares_with_their_intervals() -> None:
-    assert accounted_verdict(accounted("slower")) == (
-        "In Eq. 13's arithmetic of turning 3.1 x [2.8, 3.4] more slowly in layers 1-2, norms "
-        "account for 81 % [79, 83] (70 % [60, 80] where over- and undershoot do not cancel), sizes "
-        "of updates for 12 % [10, 14], their directions for 3 % [1, 5], the rest for 4 % [2, 6]."
-    )
+    assert said(accounted("slower")).splitlines() == [
+        "By Eq. 13, norms account for 81 % [79, 83] of turning more slowly in layers 1-2.",
+        "Layer by layer, over- and undershoot not cancelled: 70 % [60, 80].",
+        "By Eq. 13, update sizes 12 %, update directions 3 %, the rest 4 %.",
+    ]
+    assert accounted_findings(accounted("slower"))[-1].words == ARITHMETIC
+
+
+def test_the_share_without_cancelling_is_told_where_it_is_another() -> None:
+    table = accounted("slower")
+    table.loc[table[QUANTITY] == "norm_share_absolute", "mean"] = 0.81
+    assert "cancelled" not in said(table)
 
 
 def test_an_identity_is_no_cause() -> None:
-    words = accounted_verdict(accounted("slower")).lower()
+    words = said(accounted("slower")).lower()
     assert not any(word in words for word in ("explain", "why", "cause", "because", "due to"))
 
 
 @pytest.mark.parametrize(("layers", "several"), [("3", False), ("1-2", True), ("1, 4", True)])
 def test_in_one_layer_nothing_can_cancel(layers: str, several: bool) -> None:
-    assert ("cancel" in accounted_verdict(accounted("slower", layers=layers))) == several
+    assert ("cancel" in said(accounted("slower", layers=layers))) == several
 
 
 def test_a_part_that_works_against_it_is_called_that() -> None:
-    sentence = accounted_verdict(accounted("slower", shares=(1.3, -0.3, 0.0, 0.0)))
-    assert "norms account for 130 % [128, 132] (70 %" in sentence
-    assert ", sizes of updates for -30 % [-32, -28], " in sentence
+    sentence = said(accounted("slower", shares=(1.3, -0.3, 0.0, 0.0)))
+    assert "norms account for 130 % [128, 132] of" in sentence
+    assert "update sizes -30 %, " in sentence
     assert sentence.endswith("; below 0: against it.")
 
 
@@ -390,24 +415,22 @@ def test_what_is_printed_below_0_is_against_it(
     share: float, interval: tuple[float, float], against: bool
 ) -> None:
     table = accounted("slower", shares=(1.0 - share, share, 0.0, 0.0))
-    table[["update_norm_share_ci_low", "update_norm_share_ci_high"]] = interval
-    sentence = accounted_verdict(table)
+    table.loc[table[QUANTITY] == "update_norm_share", [*INTERVAL]] = interval
+    sentence = said(table)
     assert ("against it" in sentence) == against
     assert not re.search(r"-0\b", sentence)
 
 
 def test_faster_visual_tokens_are_told_by_the_inverse_ratio() -> None:
-    sentence = accounted_verdict(accounted("faster", layers="3", ratio=0.5))
+    sentence = said(accounted("faster", layers="3", ratio=0.5))
     assert sentence.startswith(
-        "In Eq. 13's arithmetic of turning 2.00 x [1.82, 2.22] more quickly in layer 3, norms "
+        "By Eq. 13, norms account for 81 % [79, 83] of turning more quickly in layer 3."
     )
 
 
-def test_slower_and_faster_layers_have_a_sentence_each() -> None:
+def test_slower_and_faster_layers_have_findings_each() -> None:
     slower, faster = accounted("slower"), accounted("faster", layers="3", ratio=0.5)
-    sentences = accounted_verdict(pd.concat([slower, faster]))
-    assert sentences == f"{accounted_verdict(slower)} {accounted_verdict(faster)}"
-    assert sentences.count("In Eq. 13's arithmetic") == 2
+    assert said(pd.concat([slower, faster])) == f"{said(slower)}\n{said(faster)}"
 
 
 @pytest.mark.parametrize(
@@ -418,20 +441,17 @@ def test_no_interval_that_holds_1_is_told_of_slower_layers(
     scope: str, ratio: float, shown: bool
 ) -> None:
     """Samples without an image have a say in the layers, and none in Eq. 13."""
-    sentence = accounted_verdict(accounted(scope, ratio=ratio))
-    assert sentence.startswith("In Eq. 13's arithmetic") == shown
+    sentence = said(accounted(scope, ratio=ratio))
+    assert sentence.startswith("By Eq. 13, norms account for") == shown
     way = {"slower": "more slowly", "faster": "more quickly"}[scope]
-    assert sentence.endswith(f"it is not shown that they turn {way} in layers 1-2.") != shown
+    assert sentence.endswith(f"turning {way} is inconclusive in layers 1-2.") != shown
 
 
 def test_where_nothing_differs_nothing_is_said() -> None:
-    assert accounted_verdict(accounted()) == ""
-    assert accounted_verdict(pd.DataFrame(columns=["scope", "layers"])) == ""
+    assert accounted_findings(accounted()) == accounted_findings(NOTHING) == []
 
 
 def test_one_image_has_no_brackets() -> None:
-    table = accounted("slower")
-    table[[name for name in table if "_ci_" in name]] = np.nan
-    sentence = accounted_verdict(table)
-    assert "turning 3.1 x more slowly in layers 1-2, norms account for 81 % (70 % " in sentence
+    sentence = said(accounted("slower").drop(columns=[*INTERVAL]))
+    assert "norms account for 81 % of turning more slowly in layers 1-2." in sentence
     assert "[" not in sentence

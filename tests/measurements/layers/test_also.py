@@ -11,12 +11,14 @@ import torch
 from support.capture import Array
 from support.cases import Case, case_of, make_case, model_of
 from support.expected_parts import PARTS
+from support.flat import flat
 from support.reference import members
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from torch import Tensor
 
 from normprobe import NormprobeError, find_parts, per_pair
-from normprobe.measurements import Measurement, measurement
+from normprobe.measurements import measurement
+from normprobe.measurements.layers import Layers
 from normprobe.measurements.layers.also import OwnNumbers
 from normprobe.measurements.layers.figures import drawings
 from normprobe.measurements.layers.table import tables
@@ -25,6 +27,7 @@ from normprobe.report.figures.draw import build
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.token_metrics import POOLED_GROUPS, group_masks
+from normprobe.tidy import INTERVAL, select
 
 FILE = """
 import torch
@@ -70,19 +73,19 @@ def my(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def layers(my: Path) -> Measurement:
-    return measurement("layers").looking_at([f"{my}:{name}" for name in NAMES])
+def layers(my: Path) -> Layers:
+    return measurement("layers").asking(also=[f"{my}:{name}" for name in NAMES])
 
 
-def rows_of(measurement: Measurement, case: Case) -> pd.DataFrame:
+def rows_of(measurement: Layers, case: Case) -> pd.DataFrame:
     measured = MeasuredModel(case.model, find_parts(case.model), SPECIAL_IDS)
     rows = measurement.sample_rows(measured, case.inputs)
     return rows.assign(image_hash=rows["sample_id"])
 
 
-def layers_csv(measurement: Measurement, case: Case) -> pd.DataFrame:
+def layers_csv(measurement: Layers, case: Case) -> pd.DataFrame:
     measured = MeasuredModel(case.model, find_parts(case.model), SPECIAL_IDS)
-    table = tables(rows_of(measurement, case), measured)["layers"]
+    table = flat(tables(rows_of(measurement, case), measured)["layers"])
     assert set(table["layer"]) == set(range(len(case.states.layers) + 1))
     return table.set_index(["layer", "group"])
 
@@ -110,7 +113,7 @@ def of_tokens(values: list[Array]) -> dict[str, float]:
 
 
 def expected(case: Case) -> dict[tuple[int, str], dict[str, float]]:
-    """By layer and group, the columns of layers.csv."""
+    """By layer and group, the columns of a flat layers.csv."""
     seen = case.states.layers
     states = [(seen[0].entered, seen[0].entered), *((layer.entered, layer.left) for layer in seen)]
     masks = [members(groups) for groups in case.groups]
@@ -139,7 +142,7 @@ def expected(case: Case) -> dict[tuple[int, str], dict[str, float]]:
     return found
 
 
-def assert_agrees(layers: Measurement, case: Case) -> None:
+def assert_agrees(layers: Layers, case: Case) -> None:
     table, numbers = layers_csv(layers, case), expected(case)
     assert set(table.index) == set(numbers)
     for key, row in numbers.items():
@@ -150,15 +153,13 @@ def assert_agrees(layers: Measurement, case: Case) -> None:
 
 @pytest.mark.parametrize("model_type", TYPES)
 @pytest.mark.parametrize(("batch_size", "padding"), [(1, "right"), (3, "right"), (3, "left")])
-def test_every_number(layers: Measurement, model_type: str, batch_size: int, padding: Any) -> None:
+def test_every_number(layers: Layers, model_type: str, batch_size: int, padding: Any) -> None:
     assert_agrees(layers, case_of(model_type, batch_size, padding))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("model_type", TYPES[:3])
-def test_every_number_in_other_dtypes(
-    layers: Measurement, model_type: str, dtype: torch.dtype
-) -> None:
+def test_every_number_in_other_dtypes(layers: Layers, model_type: str, dtype: torch.dtype) -> None:
     model = copy.deepcopy(model_of(model_type)).to(dtype)
     inputs = {
         name: value.to(dtype) if value.is_floating_point() else value
@@ -167,10 +168,10 @@ def test_every_number_in_other_dtypes(
     assert_agrees(layers, make_case(model, inputs, PARTS[model_type], SPECIAL_IDS))
 
 
-def test_text_alone_has_no_pair(layers: Measurement) -> None:
+def test_text_alone_has_no_pair(layers: Layers) -> None:
     case = case_of("llama")
     table = layers_csv(layers, case)
-    assert table["distance_mean"].isna().all()
+    assert not [name for name in table if name.startswith("distance")]
     assert table["mean_norm_mean"].notna().all()
 
 
@@ -193,19 +194,19 @@ def test_a_pair_is_a_number_of_samples_with_visual_and_text_tokens_alone() -> No
 
 
 @pytest.mark.parametrize("names", [[name] for name in NAMES])
-def test_one_alone_is_the_same(layers: Measurement, my: Path, names: list[str]) -> None:
-    case, alone = case_of("llava"), measurement("layers").looking_at([f"{my}:{n}" for n in names])
+def test_one_alone_is_the_same(layers: Layers, my: Path, names: list[str]) -> None:
+    case, alone = case_of("llava"), measurement("layers").asking(also=[f"{my}:{n}" for n in names])
     own = [column for column in rows_of(alone, case) if column.startswith("own_")]
     assert own
     pd.testing.assert_frame_equal(rows_of(alone, case)[own], rows_of(layers, case)[own])
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_what_is_measured_beside_them_is_unchanged(layers: Measurement, order: int) -> None:
+def test_what_is_measured_beside_them_is_unchanged(layers: Layers, order: int) -> None:
     case, plain = case_of("qwen2_5_vl"), measurement("layers")
-    everything = plain.looking_at([*layers.watching, "branches", "massive"][::order])
+    everything = plain.asking(also=[*layers.watching, "branches", "massive"][::order])
     rows = rows_of(everything, case)
-    for fewer in (plain, plain.looking_at(["branches"]), plain.looking_at(["massive"]), layers):
+    for fewer in (plain, plain.asking(also=["branches"]), plain.asking(also=["massive"]), layers):
         expected = rows_of(fewer, case)
         pd.testing.assert_frame_equal(rows[expected.columns], expected)
 
@@ -218,7 +219,7 @@ COLUMNS = [
 ]
 
 
-def test_columns_come_last_with_intervals_over_images(layers: Measurement) -> None:
+def test_columns_come_last_with_intervals_over_images(layers: Layers) -> None:
     table = layers_csv(layers, case_of("llava"))
     plain = layers_csv(measurement("layers"), case_of("llava"))
     pd.testing.assert_frame_equal(table[plain.columns], plain)
@@ -231,11 +232,12 @@ def test_columns_come_last_with_intervals_over_images(layers: Measurement) -> No
     one = rows_of(layers, case_of("llava")).assign(image_hash="the only one")
     model = MeasuredModel(model_of("llava"), find_parts(model_of("llava")), SPECIAL_IDS)
     alone = tables(one, model)["layers"]
-    assert alone[[f"{column}_ci_low" for column in COLUMNS]].isna().all(axis=None)
-    assert alone["moved_mean"].notna().all()
+    assert not {*INTERVAL} & {*alone}
+    moved = select(alone, "moved")
+    assert len(moved) == len(table) and moved["mean"].notna().all()
 
 
-def test_a_run_keeps_what_shows_them_without_the_file(layers: Measurement) -> None:
+def test_a_run_keeps_what_shows_them_without_the_file(layers: Layers) -> None:
     facts = layers.own_numbers
     assert list(facts) == ["moved", "positive", "mean_norm", "distance"]
     assert [of["per"] for of in facts.values()] == ["token", "token", "group", "pair"]
@@ -243,8 +245,10 @@ def test_a_run_keeps_what_shows_them_without_the_file(layers: Measurement) -> No
     assert (facts["positive"]["equation"], facts["positive"]["unit"]) == ("$m > 0$", "1")
     assert "return h.mean(-1).where(h.mean(-1) > 0, torch.nan)" in facts["positive"]["code"]
     run = RunStore({"own_numbers": facts})
-    table = layers_csv(layers, case_of("llava")).reset_index()
-    run.write_table("layers", table)
+    case = case_of("llava")
+    measured = MeasuredModel(case.model, find_parts(case.model), SPECIAL_IDS)
+    run.write_table("layers", tables(rows_of(layers, case), measured)["layers"])
+    table = layers_csv(layers, case).reset_index()
     own = build(drawings(run), run)["own"]
     told = [f"{of['words']} ({of['unit']})" for of in facts.values()]
     assert [axes.get_title(loc="left")[4:] for axes in own.axes if axes.axison] == told
@@ -255,7 +259,7 @@ def test_a_run_keeps_what_shows_them_without_the_file(layers: Measurement) -> No
 
 
 def test_without_own_numbers_a_run_keeps_none() -> None:
-    assert measurement("layers").looking_at(["branches", "massive"]).own_numbers == {}
+    assert measurement("layers").asking(also=["branches", "massive"]).own_numbers == {}
     assert measurement("interface").own_numbers == {}
 
 
@@ -269,12 +273,12 @@ def test_a_decorated_function_is_called_as_before(my: Path) -> None:
 # --- what goes wrong -----------------------------------------------------------------------------
 
 
-def refused(layers: Measurement) -> NormprobeError:
+def refused(layers: Layers) -> NormprobeError:
     """What is said before anything slow is done."""
     model = model_of("llava")
     measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
     with pytest.raises(NormprobeError) as caught:
-        layers.remarks(measured, tiny_inputs(model))
+        layers.remarks(measured, lambda: tiny_inputs(model))
     return caught.value
 
 
@@ -311,7 +315,7 @@ def test_a_fault_names_the_file_and_line_of_the_user(
     (tmp_path / "my.py").write_text(PREFIX + code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     file = "my.py" if relative else str(tmp_path / "my.py")
-    error = refused(measurement("layers").looking_at([f"{file}:mine"]))
+    error = refused(measurement("layers").asking(also=[f"{file}:mine"]))
     where = error.problem.partition(": ")[0]
     assert where.endswith(f"my.py:{line}" if line else "my.py")
     assert problem in error.problem
@@ -323,7 +327,7 @@ def test_a_number_of_a_group_is_one_a_sample(tmp_path: Path, kind: str) -> None:
     arguments = {"group": "h, mask", "pair": "h, visual, text"}[kind]
     head = f'@per_{kind}(words="w", unit="1")\ndef mine({arguments}):\n'
     (tmp_path / "my.py").write_text(PREFIX + head + "    return h.mean(-1)\n", encoding="utf-8")
-    error = refused(measurement("layers").looking_at([f"{tmp_path / 'my.py'}:mine"]))
+    error = refused(measurement("layers").asking(also=[f"{tmp_path / 'my.py'}:mine"]))
     assert "expected a tensor of shape (1,)" in error.problem
     assert f"a number per {kind} is described in docs/how-to/own-number.md" == error.remedy
 
@@ -335,45 +339,39 @@ def test_a_number_of_a_group_is_one_a_sample(tmp_path: Path, kind: str) -> None:
         ("{}:nothing", "my.py holds no number nothing", "it holds by_another_name, positive, "),
         (
             "no_such.py:mine",
-            "--also no_such.py:mine: expected branches or massive, or FILE.py:NAME",
+            "--also no_such.py:mine: expected branches, massive, headroom, or FILE.py:NAME",
             "",
         ),
         (".py:mine", "of a file that is there", "docs/how-to/own-number.md shows one"),
     ],
 )
 def test_a_number_that_is_not_there(my: Path, named: str, problem: str, remedy: str) -> None:
-    error = refused(measurement("layers").looking_at([named.format(my)]))
+    error = refused(measurement("layers").asking(also=[named.format(my)]))
     assert problem in error.problem
     assert remedy in error.remedy
 
 
 @pytest.mark.parametrize("named", [["{}:positive"] * 2, ["branches", "massive", "branches"]])
 def test_two_of_a_name_are_refused(my: Path, named: list[str]) -> None:
-    error = refused(measurement("layers").looking_at([name.format(my) for name in named]))
+    error = refused(measurement("layers").asking(also=[name.format(my) for name in named]))
     name = "positive" if "{}" in named[0] else "branches"
     assert error.problem == f"--also names {name} twice"
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "column"),
-    [
-        ("token", "norm", "norm_mean"),
-        ("group", "pooled_cosine", "pooled_cosine_mean"),
-        ("group", "moved_sample", "moved_sample_mean"),
-    ],
+    ("kind", "name"),
+    [("token", "norm"), ("group", "pooled_cosine"), ("group", "norm_ratio_to_text")],
 )
-def test_a_name_whose_columns_are_taken_is_refused(
-    my: Path, tmp_path: Path, kind: str, name: str, column: str
-) -> None:
+def test_a_name_that_is_taken_is_refused(my: Path, tmp_path: Path, kind: str, name: str) -> None:
     code = f'@per_{kind}(words="w", unit="1")\ndef {name}(x, h):\n    return h.mean(-1)\n'
     (tmp_path / "my.py").write_text(PREFIX + code, encoding="utf-8")
     asked = [f"{my}:by_another_name", f"{tmp_path / 'my.py'}:{name}"]
-    error = refused(measurement("layers").looking_at(asked))
-    assert error.problem.endswith(f"{name}: layers.csv has a column {column} already")
+    error = refused(measurement("layers").asking(also=asked))
+    assert error.problem.endswith(f"{name}: layers.csv has a quantity {name} already")
 
 
 def test_others_are_named_by_looking_at() -> None:
     with pytest.raises(NormprobeError, match="layers does not measure heads: expected one of bra"):
-        measurement("layers").looking_at(["branches", "heads"])
+        measurement("layers").asking(also=["branches", "heads"])
     with pytest.raises(NormprobeError, match=r"interface does not measure my\.py:mine"):
-        measurement("interface").looking_at(["my.py:mine"])
+        measurement("interface").asking(also=["my.py:mine"])

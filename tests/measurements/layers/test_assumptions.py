@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from support import made_tables
 from support.cases import model_of
-from support.printed import assert_fits, printed
+from support.flat import theory_column
+from support.printed import assert_fits, printed, words_of
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 
 from experiments.theory import FAITHFUL, simulated
@@ -20,23 +21,30 @@ from normprobe.measurements.layers.assumptions import (
     FAILS,
     HOLDS,
     OPEN,
+    Criterion,
     _verdict,
     assumptions_table,
     between,
     layer_ranges,
     print_assumptions,
     states_by_layer,
-    theory_verdict,
+    theory_findings,
     with_interval,
 )
 from normprobe.measurements.layers.table import tables
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.tidy import BAND, select
+
+
+def column_of(criterion: Criterion) -> str:
+    """The column of a flat theory.csv that it judges."""
+    return theory_column(criterion.quantity, criterion.group)
 
 
 def judged(column: str, theory: pd.DataFrame) -> pd.Series:
-    """The row of assumptions.csv that judges a column."""
-    (number,) = [criterion.number for criterion in CRITERIA if criterion.column == column]
-    table = assumptions_table(theory)
+    """The row of assumptions.csv that judges a column of a flat theory.csv."""
+    (number,) = [criterion.number for criterion in CRITERIA if column_of(criterion) == column]
+    table = made_tables.assumptions(theory)
     return table[table["number"] == number].iloc[0]
 
 
@@ -51,7 +59,7 @@ def without_bands(theory: pd.DataFrame) -> pd.DataFrame:
     return theory
 
 
-@pytest.mark.parametrize("criterion", CRITERIA, ids=lambda criterion: criterion.column)
+@pytest.mark.parametrize("criterion", CRITERIA, ids=column_of)
 def test_each_number_holds_inside_its_range_and_fails_outside(criterion) -> None:
     low, high = criterion.low, criterion.high
     middle = np.nanmean([end if np.isfinite(end) else np.nan for end in (low, high)])
@@ -60,8 +68,10 @@ def test_each_number_holds_inside_its_range_and_fails_outside(criterion) -> None
     ]
     outside = high + 0.02 if np.isfinite(high) else 0.7
     for value, verdict, column in ((inside, "holds", "holds_in"), (outside, "fails", "fails_in")):
-        row = judged(criterion.column, made_tables.theory(**{criterion.column: value}))
+        row = judged(column_of(criterion), made_tables.theory(**{column_of(criterion): value}))
         assert (row["verdict"], row[column]) == (verdict, "1-6")
+        assert (row["quantity"], row["group"]) == (criterion.quantity, criterion.group)
+        assert (row["range_low"], row["range_high"]) == (low, high)
         assert row["worst"] == pytest.approx(value)
 
 
@@ -95,14 +105,14 @@ def test_the_interval_of_one_layer_alone_decides_nothing(low: float, high: float
 
 
 def test_one_image_judges_nothing() -> None:
-    table = assumptions_table(without_bands(made_tables.theory()))
+    table = made_tables.assumptions(without_bands(made_tables.theory()))
     assert set(table["verdict"]) == {"open"}
     open_in = table.set_index("number")["open_in"]
     assert open_in.pop("visual / text norm") == "0-6"  # the decoder input has a norm, too
     assert set(open_in) == {"1-6"}
     assert table[["holds_in", "fails_in", "exempt_in"]].eq("").all(axis=None)
     assert table["worst"].notna().all()
-    assert table[["worst_band_low", "worst_band_high"]].isna().all(axis=None)
+    assert table[[*BAND]].isna().all(axis=None)
 
 
 def test_the_worst_number_comes_with_its_layer_and_band() -> None:
@@ -110,7 +120,7 @@ def test_the_worst_number_comes_with_its_layer_and_band() -> None:
     theory["cosine_residual_mean_ci_low"] = -9.0  # the interval of one layer is not told
     theory = with_band(theory, "cosine_residual_mean", 2, -0.2, -0.11)
     row = judged("cosine_residual_mean", theory)
-    assert row[["worst", "worst_band_low", "worst_band_high"]].tolist() == [-0.15, -0.2, -0.11]
+    assert row[["worst", *BAND]].tolist() == [-0.15, -0.2, -0.11]
     assert row["worst_layer"] == 2
     assert (row["holds_in"], row["fails_in"]) == ("1, 4-6", "2-3")
 
@@ -190,7 +200,7 @@ def test_one_number_that_fails_fails_the_assumption() -> None:
         update_norm_correlation_text=0.2,
     )
     theory = with_band(theory, "update_norm_correlation_visual", 4, 0.4, 0.6)
-    table = assumptions_table(theory)
+    table = made_tables.assumptions(theory)
     states = states_by_layer(table[table["assumption"] == "Uniform Update Magnitude"])
     assert states == {1: "holds", 2: "fails", 3: "fails", 4: "open", 5: "holds", 6: "holds"}
 
@@ -202,9 +212,9 @@ def test_states_are_read_back_from_the_ranges(layers: list[int]) -> None:
 
 
 def test_one_layer_and_none() -> None:
-    assert set(assumptions_table(made_tables.theory(1))["holds_in"]) <= {"", "0", "1", "0-1"}
-    empty = assumptions_table(made_tables.theory().iloc[:0])
-    assert list(empty) == list(assumptions_table(made_tables.theory()))
+    assert set(made_tables.assumptions(made_tables.theory(1))["holds_in"]) <= {"", "0", "1", "0-1"}
+    empty = made_tables.assumptions(made_tables.theory().iloc[:0])
+    assert list(empty) == list(made_tables.assumptions(made_tables.theory()))
     assert empty.empty
 
 
@@ -242,11 +252,13 @@ def test_one_layer_that_fails_is_told(states: set[str], told: str) -> None:
 def assert_is_judged_or_has_quantities_alone(rows: pd.DataFrame, model: Any, judged: bool) -> None:
     made = tables(rows, model)
     theory, assumptions = made["theory"], made["assumptions"]
-    quantities = [criterion.column for criterion in CRITERIA]
-    assert theory.loc[theory["layer"] > 0, quantities].notna().all(axis=None)
+    for criterion in CRITERIA:
+        numbers = select(theory, criterion.quantity, group=criterion.group)
+        behind = numbers[numbers["layer"] > 0]
+        assert len(behind) == theory["layer"].max() and behind["mean"].notna().all()
     assert len(assumptions) == len(CRITERIA) * judged
     assert list(assumptions) == list(assumptions_table(theory))
-    assert bool(theory_verdict(assumptions)) == judged
+    assert bool(theory_findings(assumptions)) == judged
 
 
 @pytest.mark.parametrize(
@@ -291,7 +303,7 @@ HOLDING = {
 
 
 def said(theory: pd.DataFrame) -> str:
-    return theory_verdict(assumptions_table(theory))
+    return words_of(theory_findings(made_tables.assumptions(theory)))
 
 
 def faithful(**changed: object) -> pd.DataFrame:
@@ -302,26 +314,29 @@ def faithful(**changed: object) -> pd.DataFrame:
 
 
 def test_all_hold() -> None:
-    sentence = said(faithful())
-    assert sentence.startswith(
-        "4 of 4 assumptions hold in every layer: Modality Norm Imbalance, Uniform Update "
-        "Magnitude, Consistent Update Geometry, Random Rotational Direction, and so do Eq. 13 and "
-        "Eq. 15. One layer on"
-    )
+    assert said(faithful()).splitlines()[:2] == [
+        "Of the paper's assumptions, 4 of 4 hold in every layer.",
+        "Holds in every layer: Modality Norm Imbalance, Uniform Update Magnitude, Consistent "
+        "Update Geometry, Random Rotational Direction, Eq. 13, Eq. 15.",
+    ]
 
 
 def test_what_fails_is_said_for_all_layers() -> None:
-    sentence = said(made_tables.theory())
-    assert sentence.startswith("1 of 4 assumptions holds in every layer: Modality Norm Imbalance, ")
-    assert "and so does Eq. 15. " in sentence
-    assert "Uniform Update Magnitude fails in every layer; " in sentence
-    assert "Random Rotational Direction holds in layers 1-2 and fails in layers 3-6; " in sentence
+    told = said(made_tables.theory()).splitlines()
+    assert told[:3] == [
+        "Of the paper's assumptions, 1 of 4 hold in every layer.",
+        "Holds in every layer: Modality Norm Imbalance, Eq. 15.",
+        "Fails in every layer: Uniform Update Magnitude, Consistent Update Geometry, Eq. 13.",
+    ]
+    assert "Random Rotational Direction holds in layers 1-2 and fails in layers 3-6." in told
 
 
 def test_where_nothing_applies_nothing_is_counted() -> None:
-    columns = dict.fromkeys([criterion.column for criterion in CRITERIA], np.nan)
+    columns = dict.fromkeys([column_of(criterion) for criterion in CRITERIA], np.nan)
     sentence = said(made_tables.theory(**columns | {"angle_ratio_error": 1.0}))
-    assert sentence.startswith("No assumption applies here; Eq. 13 holds in every layer. Modality")
+    assert sentence.startswith(
+        "No assumption of the paper applies here.\nHolds in every layer: Eq."
+    )
     assert "0 of 0" not in sentence
 
 
@@ -332,19 +347,19 @@ def test_open_layers_are_called_open() -> None:
         theory
     )
     theory[["update_norm_ratio_band_low", "update_norm_ratio_band_high"]] = 0.7, 1.3
-    assert "Uniform Update Magnitude is open in every layer." in said(theory)
+    assert "Open in every layer: Uniform Update Magnitude." in said(theory)
 
 
 def test_balanced_norms_do_not_fail() -> None:
     sentence = said(faithful(norm_ratio=1.0))
-    assert sentence.startswith("3 of 3 assumptions hold in every layer: Uniform")
+    assert sentence.startswith("Of the paper's assumptions, 3 of 3 hold in every layer.")
     assert "Imbalance does not apply (balanced norms, the paper's second case)." in sentence
     sentence = said(faithful(norm_ratio=[4, 4, 4, 1, 1, 1, 1]))
     assert "Imbalance holds in layers 0-2 and does not apply in layers 3-6 (balanced" in sentence
 
 
 def test_quiet_visual_tokens_are_no_imbalance_of_the_papers_kind() -> None:
-    assert "Modality Norm Imbalance fails in every layer." in said(faithful(norm_ratio=0.5))
+    assert "Fails in every layer: Modality Norm Imbalance." in said(faithful(norm_ratio=0.5))
 
 
 def test_the_largest_miss_of_eq_15() -> None:
@@ -352,24 +367,25 @@ def test_the_largest_miss_of_eq_15() -> None:
     theory.loc[2, ["cosine_residual_mean_band_low", "cosine_residual_mean_band_high"]] = -0.3, -0.05
     sentence = said(theory)
     assert "Eq. 15 holds in layers 1, 3-6 and is open in layer 2." in sentence
-    assert "the largest miss of Eq. 15 is -0.200 [-0.300, -0.050], in layer 2." in sentence
-    assert "largest miss" not in said(faithful(cosine_residual_mean=np.nan))
+    assert "Eq. 15 misses by up to -0.200 [-0.300, -0.050], in layer 2." in sentence
+    assert "misses" not in said(faithful(cosine_residual_mean=np.nan))
     assert "Eq. 15 does not apply" in said(faithful(cosine_residual_mean=np.nan))
 
 
 def test_one_image_judges_nothing_and_says_so() -> None:
     theory = faithful()
     theory[[name for name in theory if name.endswith(("_low", "_high"))]] = np.nan
-    assert said(theory) == (
-        "One image judges no assumption. One layer on from the measured cross-modal cosine, the "
-        "largest miss of Eq. 15 is 0.060, in layer 1."
-    )
+    assert said(theory).splitlines() == [
+        "One image judges no assumption of the paper.",
+        "One layer on from the measured cross-modal cosine, Eq. 15 misses by up to 0.060, "
+        "in layer 1.",
+    ]
     assert "One image" not in said(faithful())
 
 
 def test_one_layer() -> None:
     theory = faithful().query("layer <= 1")
-    assert "the largest miss of Eq. 15 is 0.060 [0.060, 0.060], in layer 1." in said(theory)
+    assert "Eq. 15 misses by up to 0.060 [0.060, 0.060], in layer 1." in said(theory)
 
 
 def test_no_text_or_no_image_says_nothing() -> None:
@@ -390,19 +406,19 @@ def test_a_number_with_its_interval(numbers: tuple[float, ...], text: str) -> No
     assert text.endswith(between(*numbers[1:]))
 
 
-ASSUMPTIONS = assumptions_table(made_tables.theory())
+ASSUMPTIONS = made_tables.assumptions(made_tables.theory())
 
 
 @pytest.mark.parametrize(
     "table",
     [
         ASSUMPTIONS,
-        assumptions_table(made_tables.theory(80)).assign(
+        made_tables.assumptions(made_tables.theory(80)).assign(
             holds_in="1, 3, 5, 7, 9-31",
             verdict="fails in some layers",
             worst=-1.23456e-5,
-            worst_band_low=-0.00234567,
-            worst_band_high=-0.0012,
+            band_low=-0.00234567,
+            band_high=-0.0012,
             worst_layer=80,
         ),
     ],
@@ -431,17 +447,17 @@ def test_each_number_with_its_range_band_layer_and_where_it_holds():
 
 def test_a_number_that_says_nothing_and_one_without_a_band():
     theory = made_tables.theory(norm_ratio=1.0, update_norm_ratio=1.0)
-    rows = rows_of(assumptions_table(theory))
+    rows = rows_of(made_tables.assumptions(theory))
     assert rows["visual / text norm"].split()[4:] == [">=", "1.25", "-", "-", "-", "no", "say"]
     theory.loc[:, theory.columns.str.endswith(("_low", "_high"))] = np.nan
-    rows = rows_of(assumptions_table(theory))
+    rows = rows_of(made_tables.assumptions(theory))
     assert rows["visual / text |D|"].split()[4:] == ["0.8-1.25", "1.0", "-", "1", "none"]
 
 
 def test_layers_that_do_not_apply_are_not_among_all_layers():
     theory = made_tables.theory(norm_ratio=[4, 4, 4, 1, 1, 1, 1])
-    assert rows_of(assumptions_table(theory))["visual / text norm"].endswith("1-2")
+    assert rows_of(made_tables.assumptions(theory))["visual / text norm"].endswith("1-2")
 
 
 def test_no_assumptions_print_nothing():
-    assert printed(print_assumptions, assumptions_table(made_tables.theory().iloc[:0])) == ""
+    assert printed(print_assumptions, made_tables.assumptions(made_tables.theory().iloc[:0])) == ""

@@ -3,14 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.flat import flat, tidied
+from support.printed import words_of
 from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import tokens_of
 
 from normprobe.measurements.layers.branches import (
     RATIO_METRICS,
+    branches_findings,
     branches_table,
-    branches_verdict,
 )
 from normprobe.schema import BRANCH_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_by_layer
@@ -49,8 +51,13 @@ def branch_rows() -> pd.DataFrame:
     return rows.assign(image_hash=rows["sample_id"].map(dict(SAMPLES)))
 
 
+def flat_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """branches.csv of sample rows, flat."""
+    return flat(branches_table(rows))
+
+
 def test_geometric_means_are_over_the_tokens_that_a_branch_moves() -> None:
-    table = branches_table(branch_rows()).set_index(KEYS)
+    table = flat_table(branch_rows()).set_index(KEYS)
     tokens, still = tokens_of_branches(), 0
     for layer, branch, group in table.index:
         of_group = [by_branch[branch] for (_, name), by_branch in tokens.items() if name == group]
@@ -77,20 +84,20 @@ def test_rows_without_branches_have_no_table() -> None:
 def test_every_mean_and_ratio_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     use_few_draws(monkeypatch)
     rows = branch_rows()
-    table = branches_table(rows)
+    table = flat_table(rows)
     columns = [f"{metric}_{mean}" for metric in BRANCH_METRICS for mean in ("mean", "sample_mean")]
     columns += [f"{metric}_geometric_mean" for metric in RATIO_METRICS]
     columns += [*RATIOS, *(f"{metric}_ratio_to_text" for metric in RATIO_METRICS)]
-    assert_intervals(table, slow_draws(rows, branches_table, KEYS), KEYS, columns)
+    assert_intervals(table, slow_draws(rows, flat_table, KEYS), KEYS, columns)
 
 
 @pytest.mark.parametrize("branch", [ATTENTION, MLP])
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_each_branch_has_a_band_of_its_own_over_its_layers(branch: str, ratio: str) -> None:
     rows = branch_rows()
-    table = branches_table(rows)
+    table = flat_table(rows)
     chosen = [(layer, branch, VISUAL) for layer in (1, 2)]
-    assert_bands(table, rows, branches_table, KEYS, {ratio: "log"}, chosen)
+    assert_bands(table, rows, flat_table, KEYS, {ratio: "log"}, chosen)
     text = table[table["group"] == TEXT]
     assert text[[f"{ratio}_band_low", f"{ratio}_band_high"]].isna().all(axis=None)
 
@@ -114,28 +121,33 @@ def rows(branch: str, group: str, *layers: tuple[float, float], spread: float = 
     ]
 
 
-def test_each_branch_has_its_sentence() -> None:
+def said(made: list[dict[str, object]]) -> list[str]:
+    return words_of(branches_findings(tidied("branches", pd.DataFrame(made)))).splitlines()
+
+
+def test_each_branch_has_its_findings() -> None:
     made = rows("attention", "visual", (1.0, 0.5), (1.0, 0.25))
     made += rows("mlp", "visual", (3.0, 0.1), (1.0, 1.0)) + rows("mlp", "text", (1, 1), (1, 1))
-    assert branches_verdict(pd.DataFrame(made)) == (
-        "Against text tokens, what the attention adds to visual tokens is about as large (1.00 x "
-        "[0.90, 1.10]) in layers 1-2, and it turns them 2.00 to 4.00 x [1.82, 4.44] more slowly in "
-        "layers 1-2. What the MLP adds to visual tokens is 3.0 x [2.7, 3.3] larger in layer 1 and "
-        "about as large (1.00 x [0.90, 1.10]) in layer 2, and it turns them 10.0 x [9.1, 11.1] "
-        "more slowly in layer 1 and about as fast (1.00 x [0.90, 1.10] as fast) in layer 2."
-    )
+    assert said(made) == [
+        "Size of what the attention adds to visual and text tokens: about the same in layers 1-2 "
+        "(1.00 x).",
+        "The attention turns visual tokens more slowly than text tokens in layers 1-2: 2.0 to 4.0 "
+        "x [3.6, 4.4] (layer 2).",
+        "What the MLP adds is larger for visual than for text tokens in layer 1: 3.0 x [2.7, 3.3].",
+        "Size of what the MLP adds to visual and text tokens: about the same in layer 2 (1.00 x).",
+        "The MLP turns visual tokens more slowly than text tokens in layer 1: 10.0 x [9.1, 11.1].",
+        "Angle by which the MLP turns visual and text tokens: about the same in layer 2 (1.00 x).",
+    ]
 
 
 def test_without_text_or_without_visual_tokens_nothing_is_said() -> None:
-    alone = rows("mlp", "visual", (float("nan"), float("nan")))
-    assert branches_verdict(pd.DataFrame(alone)) == ""
-    assert branches_verdict(pd.DataFrame(rows("mlp", "text", (1, 1)))) == ""
+    assert said(rows("mlp", "visual", (float("nan"), float("nan")))) == []
+    assert said(rows("mlp", "text", (1, 1))) == []
 
 
-def test_a_band_that_holds_1_and_more_tells_nothing_apart() -> None:
-    made = rows("mlp", "visual", (1.5, 0.5), (1.5, 0.9), spread=0.4)
-    assert branches_verdict(pd.DataFrame(made)) == (
-        "Against text tokens, what the MLP adds to visual tokens is of a size not told apart (1.50 "
-        "x [0.90, 2.10]) in layers 1-2, and it turns them 2.00 x [1.43, 3.33] more slowly in layer "
-        "1 and at rates not told apart (0.90 x [0.54, 1.26] as fast) in layer 2."
-    )
+def test_a_band_that_holds_1_and_more_is_inconclusive() -> None:
+    assert said(rows("mlp", "visual", (1.5, 0.5), (1.5, 0.9), spread=0.4)) == [
+        "Size of what the MLP adds to visual and text tokens: inconclusive in layers 1-2.",
+        "The MLP turns visual tokens more slowly than text tokens in layer 1: 2.00 x [1.43, 3.33].",
+        "Angle by which the MLP turns visual and text tokens: inconclusive in layer 2.",
+    ]

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import made_tables
+from support.flat import tidied
 from support.slow_bootstrap import SAMPLES, ends_of, slow_draws, use_few_draws
 
 from normprobe.measurements.compare.measure import joined
@@ -18,12 +19,13 @@ from normprobe.measurements.layers.compared import (
     step_scale,
 )
 from normprobe.measurements.layers.figures import METRICS
-from normprobe.measurements.layers.table import layer_intervals, layers_table
-from normprobe.report.ranking import ranking
+from normprobe.measurements.layers.table import layers_table
+from normprobe.report.ranking import ranking, runs_of
 from normprobe.schema import OTHER_TOKEN_METRICS, SAMPLE_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
 
-LAYERS = made_tables.layers()
+FLAT = made_tables.layers()
+LAYERS = tidied("layers", FLAT)
 
 
 def layers(visual: list[float], text: list[float], turns: tuple[float, float]) -> pd.DataFrame:
@@ -33,7 +35,7 @@ def layers(visual: list[float], text: list[float], turns: tuple[float, float]) -
             angle = turn * layer if layer else np.nan
             rows.append({"layer": layer, "group": group, "norm_mean": norm, "angle_mean": angle})
     rows.append({"layer": 0, "group": "special", "norm_mean": 1e6, "angle_mean": 9.0})
-    return made_tables.with_ratios(pd.DataFrame(rows))
+    return tidied("layers", made_tables.with_ratios(pd.DataFrame(rows)))
 
 
 LOUD = layers([80.0, 81.0, 82.0, 83.0], [1.0, 2.0, 4.0, 8.0], (0.1, 0.4))
@@ -44,10 +46,11 @@ TEXT_ONLY = LOUD[LOUD["group"] == "text"]
 def test_disparity_at_the_input_ranks_and_inertia_stands_beside_it() -> None:
     measured = [measures(table) for table in (EVEN, TEXT_ONLY, LOUD)]
     table = ranking(measured, ["even", "text", "loud"])
-    assert table["run"].tolist() == ["loud", "even", "text"]
-    assert table["rank"].tolist()[:2] == [1, 2]
-    assert pd.isna(table["rank"].iloc[2])
-    loud, even, lonely = (row for _, row in table.iterrows())
+    assert runs_of(table) == ["loud", "even", "text"]
+    numbers = table.pivot(index="run", columns="quantity", values="mean")
+    loud, even, lonely = (numbers.loc[run] for run in ("loud", "even", "text"))
+    assert (loud["rank"], even["rank"]) == (1, 2)
+    assert np.isnan(lonely["rank"])
     assert loud["disparity_input"] == 80.0
     assert loud["disparity_middle"] == 82.0 / 4.0  # after layer 2 of 3
     assert loud["disparity_last"] == 83.0 / 8.0
@@ -58,7 +61,7 @@ def test_disparity_at_the_input_ranks_and_inertia_stands_beside_it() -> None:
     assert np.isnan(lonely["inertia_gap"])
 
 
-def test_every_column_that_is_shown_is_measured() -> None:
+def test_every_number_that_is_shown_is_measured() -> None:
     assert set(COLUMNS.values()) <= measures(LOUD).keys()
 
 
@@ -96,12 +99,11 @@ def test_every_number_of_the_ranking_has_the_interval_of_its_images(
 ) -> None:
     use_few_draws(monkeypatch)
     rows = sample_rows()
-    found = measures(
-        layer_intervals(layers_table(rows), rows), rows.reindex(columns=list(ROW_COLUMNS))
-    )
+    found = measures(layers_table(rows), rows.reindex(columns=list(ROW_COLUMNS)))
 
     def numbers(drawn: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame([measures(layers_table(drawn))]).assign(one=0)
+        measured = measures(layers_table(drawn, intervals=False))
+        return pd.DataFrame([{name: found.value for name, found in measured.items()} | {"one": 0}])
 
     drawn = slow_draws(rows, numbers, ["one"])
     for name in COLUMNS.values():
@@ -109,16 +111,16 @@ def test_every_number_of_the_ranking_has_the_interval_of_its_images(
         values = np.array([float(table[name].iloc[0]) for table in drawn.tables])
         # Two of the five units have no image, and so no visual token.
         low, high = ends_of(values, column, 3)
-        assert found[f"{name}_ci_low"] == pytest.approx(low, rel=1e-9)
-        assert found[f"{name}_ci_high"] == pytest.approx(high, rel=1e-9)
+        assert found[name].low == pytest.approx(low, rel=1e-9)
+        assert found[name].high == pytest.approx(high, rel=1e-9)
         assert low < high
 
 
 def test_one_image_has_no_interval() -> None:
     rows = sample_rows().query("image_hash == 'x'")
-    found = measures(layer_intervals(layers_table(rows), rows), rows)
-    assert np.isnan([found[f"{name}_ci_low"] for name in COLUMNS.values()]).all()
-    assert np.isfinite([found[name] for name in COLUMNS.values()]).all()
+    found = measures(layers_table(rows), rows)
+    assert not any(found[name].has_interval for name in COLUMNS.values())
+    assert np.isfinite([found[name].value for name in COLUMNS.values()]).all()
 
 
 # --- figures and charts --------------------------------------------------------------------------
@@ -126,7 +128,8 @@ def test_one_image_has_no_interval() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_page_draws_each_run_in_a_colour_of_its_own(training: bool) -> None:
-    table = joined([LAYERS, LAYERS.assign(norm_mean=2 * LAYERS["norm_mean"])], ["a", "b"])
+    louder = tidied("layers", FLAT.assign(norm_mean=2 * FLAT["norm_mean"]))
+    table = joined([LAYERS, louder], ["a", "b"])
     table = table.assign(step=table["run"].map({"a": 0, "b": 9})) if training else table
     made = run_charts(table)
     assert made[0]["label"] == METRICS[0].title
@@ -137,7 +140,7 @@ def test_the_page_draws_each_run_in_a_colour_of_its_own(training: bool) -> None:
         assert colours[0] == colours[1] != colours[2] == colours[3]
         assert [bool(series["dash"]) for series in chart["series"]] == [False, True] * 2
         assert not {"low", "band_low", "least"} & set(chart["series"][0])
-    of_b = LAYERS[LAYERS["group"] == VISUAL]["norm_mean"] * 2
+    of_b = FLAT[FLAT["group"] == VISUAL]["norm_mean"] * 2
     assert made[0]["series"][2]["y"] == pytest.approx(of_b.tolist(), rel=1e-5)
 
 
@@ -146,7 +149,7 @@ def test_checkpoints_take_the_colours_of_their_steps() -> None:
     drawing = draw_training("t", table)
     scale = step_scale(table["step"])
     for axes, group in zip(drawing.axes[:2], (VISUAL, TEXT), strict=True):
-        rows = LAYERS[(LAYERS["group"] == group) & LAYERS["cosine_mean"].notna()]
+        rows = FLAT[(FLAT["group"] == group) & FLAT["cosine_mean"].notna()]
         colours = [line.get_color() for line in axes.get_lines()]
         assert colours == [step_color(scale, step) for step in (0, 500, 900)]
         for line in axes.get_lines():

@@ -1,4 +1,4 @@
-"""What is drawn of ``layers``: every declared column is one of its tables, and of quantities.toml.
+"""What is drawn of ``layers``: every declared number is one of its tables, and of quantities.toml.
 
 How a panel is drawn has its tests in ``report/test_charts.py``; here are the figures of their own.
 """
@@ -11,11 +11,12 @@ import pytest
 from matplotlib.axes import Axes
 from support import made_massive, made_tables
 from support.border_tables import sample_rows, tables_of
+from support.flat import flat, flat_theory, tidied
 
 from experiments.theory import WORLDS, simulated
 from normprobe.measurements.layers import branches, massive
 from normprobe.measurements.layers.accounted import LOG_PARTS, accounted_table
-from normprobe.measurements.layers.assumptions import CRITERIA, assumptions_table
+from normprobe.measurements.layers.assumptions import CRITERIA
 from normprobe.measurements.layers.figures import (
     ACCOUNTED,
     CROSSED,
@@ -29,12 +30,12 @@ from normprobe.measurements.layers.figures import (
     own_panels,
     story,
 )
-from normprobe.measurements.layers.table import layer_intervals, layers_table
-from normprobe.quantities import declared
+from normprobe.measurements.layers.table import layers_table
 from normprobe.report.charts import Panel, charts
 from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import SPECIAL, TEXT, VISUAL
+from normprobe.schema import PAIR, SPECIAL, TEXT, VISUAL
+from normprobe.tidy import COUNTS, ESTIMATES, QUANTITY, declared, select
 
 PANELS = {
     "layers": (*METRICS, *story(pd.DataFrame({"group": [VISUAL]}))),
@@ -54,15 +55,21 @@ def tables() -> dict[str, pd.DataFrame]:
 
 
 @pytest.mark.parametrize(("name", "panel"), DECLARED, ids=[f"{n}: {p.title}" for n, p in DECLARED])
-def test_every_declared_column_is_written_and_described(name: str, panel: Panel) -> None:
-    table, described = tables()[name], set(declared("measurements.layers")[name].columns)
+def test_every_declared_number_is_written_and_described(name: str, panel: Panel) -> None:
+    table, described = tables()[name], declared("normprobe.measurements.layers")[name]
+    assert [*table][: len(described.keys) + 1] == [*described.keys, QUANTITY]
+    assert {*table[QUANTITY]} <= {*described.numbers}
+    table = by_layer(table) if name == "accounted" else table
     for curve in panel.curves:
-        columns = {curve.column, *curve.where, *curve.around(table), curve.doubted} - {""}
-        assert columns <= set(table.columns)
-        assert columns <= described
-        ends = [curve.column + end for end in ("_ci_low", "_ci_high", "_band_low", "_band_high")]
-        assert {end for end in ends if end in table} <= described
-    (chart,) = charts([panel], by_layer(table) if name == "accounted" else table)
+        assert {*curve.where} <= {*described.keys}
+        quantities = {curve.quantity, curve.doubted} - {""}
+        assert quantities <= {*table[QUANTITY]} & {*described.numbers}
+        rows = select(table, curve.quantity, **curve.where)
+        told = described.numbers[curve.quantity]
+        known = {name for name in ESTIMATES if rows[name].notna().any()}
+        assert rows.empty or {curve.estimate, *curve.around(curve.rows(table))} <= known
+        assert known - {*COUNTS} <= {*told.estimates}
+    (chart,) = charts([panel], table)
     assert chart["label"] == panel.title
 
 
@@ -93,8 +100,8 @@ def test_the_figures_of_a_run_stand_in_order_and_its_own_numbers_come_last() -> 
     assert [drawing.name for drawing in drawings(own)] == [*names, "own"]
     mine, other = own_panels(own)
     assert mine.title == "a number (share)"
-    assert {curve.column for curve in mine.curves} == {"mine_mean"}
-    assert {curve.column for curve in other.curves} == {"other_mean"}
+    assert {(curve.quantity, curve.estimate) for curve in mine.curves} == {("mine", "mean")}
+    assert {(curve.quantity, curve.estimate) for curve in other.curves} == {("other", "mean")}
     assert own_panels(plain) == []
 
 
@@ -118,23 +125,33 @@ def test_a_page_shows_special_tokens_where_there_are_no_visual_ones() -> None:
 
 # --- theory --------------------------------------------------------------------------------------
 
-RANGES = {criterion.column: (criterion.low, criterion.high) for criterion in CRITERIA}
+RANGES = {criterion.quantity: (criterion.low, criterion.high) for criterion in CRITERIA}
 
 
 def test_every_judged_number_is_drawn_once_in_the_range_of_its_panel() -> None:
-    drawn = [curve.column for panel in THEORY for curve in panel.curves]
-    assert sorted(set(drawn) & set(RANGES)) == sorted(RANGES)
+    judged = {(criterion.quantity, criterion.group) for criterion in CRITERIA}
+    pairs = [
+        (curve.quantity, curve.where.get("group", PAIR))
+        for panel in THEORY
+        for curve in panel.curves
+    ]
+    assert sorted(pair for pair in pairs if pair[0] in RANGES) == sorted(judged)
     for panel in THEORY:
-        of_curves = [RANGES.get(curve.column) for curve in panel.curves]
+        of_curves = [RANGES.get(curve.quantity) for curve in panel.curves]
         assert set(of_curves) == {RANGES.get(panel.judged)}, panel.title
         assert not (panel.judged in RANGES and panel.title.startswith("cross-modal"))
 
 
+def drawn_theory(theory: pd.DataFrame) -> list[Axes]:
+    """The panels of a flat theory.csv."""
+    made = draw_theory("made", tidied("theory", theory), made_tables.assumptions(theory))
+    return list(made.axes)
+
+
 def test_each_panel_shows_its_range_where_it_has_a_number() -> None:
-    theory = made_tables.theory(cosine_residual_mean=np.nan)
-    axes = draw_theory("made", theory, assumptions_table(theory)).axes
+    axes = drawn_theory(made_tables.theory(cosine_residual_mean=np.nan))
     for panel, axis in zip(THEORY, axes, strict=True):
-        shown = panel.judged in RANGES and panel.judged != "cosine_residual_mean"
+        shown = panel.judged in RANGES and panel.judged != "cosine_residual"
         assert len(axis.patches) == shown, panel.title
         if shown:
             low, high = RANGES[panel.judged]
@@ -146,9 +163,9 @@ def test_each_panel_shows_its_range_where_it_has_a_number() -> None:
 def test_the_theory_of_one_layer_and_one_image_can_be_drawn() -> None:
     theory = made_tables.theory(1)
     theory.loc[:, theory.columns.str.contains("_ci_|_band_")] = np.nan
-    axes = draw_theory("made", theory, assumptions_table(theory)).axes
-    for panel, axis in zip(THEORY, axes, strict=True):
-        known = [curve for curve in panel.curves if curve.rows(theory)[curve.column].notna().any()]
+    table = tidied("theory", theory)
+    for panel, axis in zip(THEORY, drawn_theory(theory), strict=True):
+        known = [curve for curve in panel.curves if curve.rows(table)["mean"].notna().any()]
         assert len(axis.get_lines()) == len(known)
 
 
@@ -158,12 +175,12 @@ def test_the_theory_of_one_layer_and_one_image_can_be_drawn() -> None:
 @pytest.fixture(scope="module", params=["nothing", "larger visual updates"])
 def accounted(request: pytest.FixtureRequest) -> pd.DataFrame:
     rows = simulated(WORLDS[request.param][0], 0)
-    return accounted_table(rows, layer_intervals(layers_table(rows), rows))
+    return accounted_table(rows, layers_table(rows))
 
 
 def test_the_bars_of_a_layer_add_up_to_the_measured_ratio(accounted: pd.DataFrame) -> None:
     parts, _ = draw_accounted("made", accounted).axes
-    rows = accounted[accounted["scope"] == "layer"].reset_index(drop=True)
+    rows = flat(accounted[accounted["scope"] == "layer"])
     bars = [bar for group in parts.containers if hasattr(group, "patches") for bar in group.patches]
     for place, row in rows.iterrows():
         drawn = bars[place :: len(rows)]
@@ -180,11 +197,13 @@ def test_the_axis_names_some_ratios_whatever_they_span(
     accounted: pd.DataFrame, span: float
 ) -> None:
     logs = [f"log_{part}" for part in LOG_PARTS]
-    layers = accounted["scope"] == "layer"
-    scaled = accounted.assign(**dict.fromkeys(logs, 0.0), angle_ratio_ci_low=np.nan)
+    scaled = flat(accounted)
+    layers = scaled["scope"] == "layer"
+    scaled = scaled.assign(**dict.fromkeys(logs, 0.0), angle_ratio_ci_low=np.nan)
     scaled = scaled.assign(log_norm=np.where(layers, span, 0.0), angle_ratio_ci_high=np.nan)
     scaled.loc[scaled.index[0], "log_norm"] = -span
-    parts, _ = draw_accounted("made", scaled.assign(angle_ratio=np.exp(scaled["log_norm"]))).axes
+    scaled = scaled.assign(angle_ratio=np.exp(scaled["log_norm"]))
+    parts, _ = draw_accounted("made", tidied("accounted", scaled)).axes
     assert 3 <= len(parts.get_yticks()) <= 10
     assert 0 in parts.get_yticks()
     for tick, label in zip(parts.get_yticks(), parts.get_yticklabels(), strict=True):
@@ -192,7 +211,7 @@ def test_the_axis_names_some_ratios_whatever_they_span(
 
 
 def test_one_layer_is_drawn_too(accounted: pd.DataFrame) -> None:
-    parts, angles = draw_accounted("made", accounted.iloc[:1]).axes
+    parts, angles = draw_accounted("made", accounted[accounted["layers"] == "1"]).axes
     assert len(angles.get_lines()) == 3
     assert parts.get_xlim()[0] < 1 < parts.get_xlim()[1]
 
@@ -201,9 +220,11 @@ def test_one_layer_is_drawn_too(accounted: pd.DataFrame) -> None:
 
 
 def test_directions_are_columns_of_both_tables() -> None:
-    theory, layers = tables()["theory"], tables()["layers"]
-    norms, cosines = draw_directions("made", theory, layers).axes
-    of_pairs = {f"visual, text: {curve.name}": theory[curve.column] for curve in CROSSED.curves}
+    theory, layers = flat_theory(tables()["theory"]), flat(tables()["layers"])
+    norms, cosines = draw_directions("made", tables()["theory"], tables()["layers"]).axes
+    of_pairs = {
+        f"visual, text: {curve.name}": theory[f"{curve.quantity}_mean"] for curve in CROSSED.curves
+    }
     expected = {}
     for group in (TEXT, VISUAL):
         rows = layers[layers["group"] == group]
@@ -229,7 +250,7 @@ def assert_line(axes: Axes, name: str, numbers: pd.Series) -> None:
 def test_directions_of_a_run_of_an_older_version_go_as_far_as_it_does() -> None:
     new = ("attention_input", "within_modal", "centered")
     older = [
-        table[[name for name in table if not name.startswith(new)]]
+        table[~table[QUANTITY].str.startswith(new)]
         for table in (tables()["theory"], tables()["layers"])
     ]
     norms, cosines = draw_directions("made", *older).axes

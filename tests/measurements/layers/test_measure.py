@@ -10,6 +10,7 @@ import torch
 from support.agreement import TOLERANCE, assert_agrees
 from support.cases import case_of, make_case, model_of
 from support.expected_parts import PARTS
+from support.flat import flat
 from support.hooks import hooks_of
 from support.reference import (
     layers_table,
@@ -24,8 +25,9 @@ from support.tiny_models import PAD, VLM_TYPES
 
 from normprobe import find_parts, probe_layers, schema
 from normprobe.measurements import measurement
+from normprobe.measurements.layers.measure import _LayerReader
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.quantities import QUANTILES
+from normprobe.tidy import QUANTILES
 from normprobe.versions import is_line_5
 
 LAYERS = 3
@@ -36,8 +38,9 @@ every_batch = pytest.mark.parametrize(("batch_size", "padding"), BATCHES)
 
 
 def measure(model, inputs, special_token_ids=SPECIAL_IDS) -> pd.DataFrame:
+    """A flat layers.csv."""
     table = probe_layers(model, inputs, special_token_ids=special_token_ids)
-    return table.set_index(["layer", "group"])
+    return flat(table).set_index(["layer", "group"])
 
 
 @cache
@@ -208,14 +211,19 @@ def test_without_special_ids_all_other_tokens_are_text(model_type):
     case = case_of(model_type)
     table = measure(case.model, case.inputs, special_token_ids=None)
     groups = token_groups(case.model, case.inputs, case.parts)
-    assert schema.SPECIAL not in table.index.get_level_values("group")
+    assert not {schema.SPECIAL, schema.NON_VISUAL} & {*table.index.get_level_values("group")}
     for layer in range(LAYERS + 1):
-        text, non_visual = table.loc[(layer, schema.TEXT)], table.loc[(layer, schema.NON_VISUAL)]
-        assert text["tokens"] == (groups == schema.TEXT).sum()
-        of_text_alone = [name for name in table if name.startswith("within_modal_cosine")]
-        pd.testing.assert_series_equal(
-            text.drop(of_text_alone), non_visual.drop(of_text_alone), check_names=False
-        )
+        assert table.loc[(layer, schema.TEXT), "tokens"] == (groups == schema.TEXT).sum()
+    whole = MeasuredModel(case.model, find_parts(case.model), [])
+    rows = measurement("layers").sample_rows(whole, case.inputs)
+    text, non_visual = (
+        rows[rows["group"] == group].select_dtypes("number").reset_index(drop=True)
+        for group in (schema.TEXT, schema.NON_VISUAL)
+    )
+    assert len(text) == len(groups) * (LAYERS + 1)
+    told = non_visual.columns[non_visual.notna().any()]  # not that of pairs, and co-moments
+    assert {f"{metric}_mean" for metric in schema.TOKEN_METRICS} <= {*told}
+    pd.testing.assert_frame_equal(text[told], non_visual[told])
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
@@ -247,13 +255,14 @@ def test_a_state_may_leave_a_layer_on_another_device():
     case = case_of("llava")
     model = MeasuredModel(case.model, find_parts(case.model), SPECIAL_IDS)
     x = torch.from_numpy(case.states.layers[0].entered).float()
-    reader = measurement("layers").module("measure")._LayerReader(model.batch(case.inputs), [])
+    reader = _LayerReader(model.batch(case.inputs), [])
     with torch.no_grad():
         reader.read_decoder_input(x)
         reader.read_input(1, x)
         reader.read_output(1, (2 * x).to("meta"))
-    assert reader.tokens[1].device.type == reader.samples[1].device.type == "meta"
-    assert reader.tokens[1].shape == reader.tokens[0].shape
+    (turned,), left = reader.turned, reader.directions[1]
+    numbers = (turned.lengths, *turned.turns, *left)
+    assert {each.device.type for each in numbers} == {"meta"}
 
 
 def test_nonfinite_padding_is_nothing():

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from support import made_tables
+from support.flat import tidied
 
+from normprobe.extensions.paper.figures import curves_of_run, figure_layouts
 from normprobe.measurements.layers.paper_panels import drawn_as_paper
-from normprobe.paper.figures import curves_of_run, figure_layouts
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS
 from normprobe.runs.run_folder import RunStore
 
@@ -26,7 +27,7 @@ def curves(name, *models, published=None):
             layers[f"{metric}_mean_ci_low"] = layers[f"{metric}_mean"] - 0.01
             layers[f"{metric}_mean_ci_high"] = layers[f"{metric}_mean"] + 0.01
         run = RunStore({"command": f"run {place}"})
-        run.write_table(run.command, layers)
+        run.write_table(run.command, tidied("layers", layers))
         label = f"model {place}, 56 samples"
         tables.append(curves_of_run(figure_layouts()[name], model, run, label, published))
     return pd.concat(tables, ignore_index=True)
@@ -84,7 +85,7 @@ def test_panels_of_a_metric_share_a_scale_that_holds_every_number():
     table = curves("figure3", *FIGURE3)
     limits = {axes.get_ylim() for axes in panels(drawn_as_paper("t", table))}
     ((low, high),) = limits
-    assert low <= table["mean_ci_low"].min()
+    assert low <= table["low"].min()
     assert high == 1.0
     norm, cosine = panels(drawn_as_paper("t", curves("figure4", "BASELINE", "ALIGNED")))
     assert norm.get_yscale() == "log"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from support.cases import model_of
@@ -17,6 +18,7 @@ from normprobe import NormprobeError, find_parts
 from normprobe.hooks import on_output
 from normprobe.measurements.layers import measure, recomputed
 from normprobe.measurements.layers.recomputed import RETENTION, STATES, differences
+from normprobe.model.captured_states import TOKENS, in_doubt
 from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.tracing.trace import trace_parts
@@ -29,7 +31,6 @@ from normprobe.schema import (
     TOKEN_METRICS,
     VISUAL,
 )
-from normprobe.statistics.agreement import TOKENS, in_doubt
 
 FLOAT32 = torch.float32
 
@@ -194,3 +195,43 @@ def test_swapped_modalities_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(measure, "turn_cosines", swapped)
     assert doubted(measured()) == {"visual_turn_to_text", "text_turn_to_visual"}
+
+
+# --- cosines over pairs of a few tokens in the plane, by hand ------------------------------------
+
+ROOT = np.sqrt(0.5)
+RIGHT, UP, DIAGONAL = [2.0, 0.0], [0.0, 3.0], [5.0, 5.0]
+NONE, LOST = [0.0, 0.0], [np.inf, 1.0]
+
+
+def tokens(*rows: list[float]) -> np.ndarray:
+    return np.array(rows)
+
+
+def test_cosine_within() -> None:
+    assert recomputed.cosine_within(tokens(RIGHT, UP, DIAGONAL)) == pytest.approx(2 * ROOT / 3)
+    assert recomputed.cosine_within(tokens(RIGHT, NONE, DIAGONAL, LOST)) == pytest.approx(ROOT)
+    assert np.isnan(recomputed.cosine_within(tokens(RIGHT, NONE)))
+
+
+def test_cosine_across() -> None:
+    visual, text = tokens(RIGHT, NONE, UP, LOST), tokens(DIAGONAL, RIGHT)
+    assert recomputed.cosine_across(visual, text) == pytest.approx((2 * ROOT + 1) / 4)
+    assert np.isnan(recomputed.cosine_across(tokens(NONE), text))
+
+
+def test_centered_bundles_are_opposite() -> None:
+    found = recomputed.centered_cosine_across(tokens(RIGHT, RIGHT), tokens(UP, NONE))
+    assert found == pytest.approx(-1.0)
+
+
+def test_mean_direction() -> None:
+    mean = recomputed.mean_direction(tokens(RIGHT, [0.0, 2.0], LOST))
+    np.testing.assert_allclose(mean, [ROOT, ROOT])
+
+
+def test_cosines_of_turns() -> None:
+    x = tokens(RIGHT, NONE, RIGHT), tokens(UP)
+    h = tokens([4.0, 7.0], UP, [9.0, 0.0]), tokens([-3.0, 1.0])
+    # Visual: the first turns up, the second has no x, the third does not turn. Text turns left.
+    assert recomputed.cosines_of_turns(x, h) == pytest.approx([0.5, -1.0, 0.0])

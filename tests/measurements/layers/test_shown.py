@@ -6,42 +6,44 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import made_massive, made_tables
+from support.flat import flat, tidied
 from support.made_runs import run_folder
 from support.printed import assert_fits, extreme, printed
 from support.read_page import Reader, charts, drawn, page_of_folders
 
-from normprobe.measurements.layers.accounted import accounted_verdict
-from normprobe.measurements.layers.assumptions import (
-    ASSUMPTIONS_LEGEND,
-    assumptions_table,
-    theory_verdict,
-)
-from normprobe.measurements.layers.branches import branches_verdict
-from normprobe.measurements.layers.massive import massive_verdict
+from normprobe.measurements.layers.accounted import ARITHMETIC
+from normprobe.measurements.layers.assumptions import ASSUMPTIONS_LEGEND
 from normprobe.measurements.layers.shown import show
-from normprobe.measurements.layers.words import layers_verdict
+from normprobe.measurements.layers.words import verdict
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
 from normprobe.runs.run_folder import RunStore
 
 LAYERS = made_tables.layers()
 THEORY = made_tables.theory()
 MASSIVE = made_massive.tables(massive=True)
-EVERYTHING = {
+#: Flat, as they are made.
+FLAT = {
     "layers": LAYERS,
     "theory": THEORY,
-    "assumptions": assumptions_table(THEORY),
     "accounted": made_tables.accounted(),
     "branches": made_tables.branches(),
+    "massive": flat(MASSIVE["massive"]),
+}
+#: As a run holds them.
+EVERYTHING = {
     **MASSIVE,
+    **{name: tidied(name, table) for name, table in FLAT.items()},
+    "assumptions": made_tables.assumptions(THEORY),
 }
 OWN = {"mine": {"words": "a number of mine", "unit": "share", "per": "token"}}
 
 
 def store(record: dict[str, object] | None = None, **tables: pd.DataFrame) -> RunStore:
+    """A run of these tables, tidy or flat."""
     run = RunStore(record or {})
     empty = {name: EVERYTHING[name].iloc[:0] for name in ("theory", "assumptions")}
     for name, table in {"layers": LAYERS, **empty, **tables}.items():
-        run.write_table(name, table)
+        run.write_table(name, tidied(name, table))
     return run
 
 
@@ -77,11 +79,11 @@ def test_text_only_models_show_the_groups_that_exist() -> None:
     assert "visual" not in text and "special" in text
 
 
-def test_what_else_was_asked_for_follows_with_its_words() -> None:
+def test_what_else_was_asked_for_follows() -> None:
     layers = LAYERS.assign(mine_mean=LAYERS["layer"] + LAYERS["group"].map(len))
     run = store({"own_numbers": OWN}, **EVERYTHING | {"layers": layers})
     lines, text = lines_of(run), " ".join(printed(show, run).split())
-    added = EVERYTHING["branches"].query("layer == 2").set_index(["branch", "group"])
+    added = FLAT["branches"].query("layer == 2").set_index(["branch", "group"])
     numbers = [
         added.loc[(branch, group), f"{metric}_mean"]
         for branch in ("attention", "mlp")
@@ -90,23 +92,17 @@ def test_what_else_was_asked_for_follows_with_its_words() -> None:
     ]
     found = [float(cell) for cell in below(lines, "Branches", 2)]
     assert found == pytest.approx([2, *numbers], rel=1e-3)
-    shares = MASSIVE["massive"].query("layer == 2").set_index("group")["top10_share_mean"]
+    shares = FLAT["massive"].query("layer == 2").set_index("group")["top10_share_mean"]
     found = below(lines, "Massive activations", 2)[1:5]
     assert found == ["7", "0", *(f"{100 * shares[group]:.1f}" for group in ("visual", "text"))]
     assert below(lines, "mine", 2) == ["2", "8.000", "6.000"]
-    order = [
-        layers_verdict(layers),
-        accounted_verdict(EVERYTHING["accounted"]),
-        branches_verdict(EVERYTHING["branches"]),
-        massive_verdict(MASSIVE["massive"], MASSIVE["dimensions"], MASSIVE["massive_tokens"]),
-        "A number of mine: mean (share).",
-    ]
+    order = ["Decoder layers", "Massive activations", "Branches", "A number of mine: mean (share)."]
     places = [text.index(" ".join(words.split())) for words in order]
     assert places == sorted(places)
 
 
 def test_ratios_with_massive_tokens_stand_before_those_without() -> None:
-    massive = MASSIVE["massive"].copy()
+    massive = FLAT["massive"].copy()
     names = [f"{m}_ratio_to_text{s}" for m in ("norm", "angle") for s in ("", "_without_massive")]
     massive.loc[massive["group"] == "visual", names] = [940.0, 30.0, 0.25, 0.75]
     lines = lines_of(store(**EVERYTHING | {"massive": massive}))
@@ -135,13 +131,11 @@ def test_aligned_tokens_are_called_that() -> None:
     assert {"Decoder layers, visual tokens aligned", "Branches, visual tokens aligned"} <= {*titles}
 
 
-def test_a_decoder_that_is_not_pre_norm_says_so_under_the_table() -> None:
+def test_a_decoder_that_is_not_pre_norm_says_so() -> None:
     run = store({"norm_placement": "sandwich: the paper's theory is about pre-norm"})
-    text = " ".join(printed(show, run).split())
-    assert text.endswith(
-        "no intervals. Norm placement of this decoder: sandwich. The paper's "
-        "theory is about pre-norm."
-    )
+    *_, placement, intervals = verdict(run).findings
+    assert placement.words.startswith("Norm placement of this decoder: sandwich. The paper's")
+    assert intervals.words == "One image, no intervals."
 
 
 def test_deep_models_say_which_file_has_all() -> None:
@@ -155,7 +149,7 @@ def test_deep_models_say_which_file_has_all() -> None:
 @pytest.mark.parametrize("name", ["layers", "branches", "massive"])
 def test_every_line_fits_and_nothing_is_cut_or_wrapped(name, change) -> None:
     told = {"dimensions": MASSIVE["dimensions"]} if name == "massive" else {}
-    assert_fits(show, store(**{name: change(EVERYTHING[name])}, **told))
+    assert_fits(show, store(**{name: change(FLAT[name])}, **told))
 
 
 # --- on the page ---------------------------------------------------------------------------------
@@ -164,7 +158,7 @@ def test_every_line_fits_and_nothing_is_cut_or_wrapped(name, change) -> None:
 @pytest.fixture
 def page(tmp_path: Path) -> str:
     layers = LAYERS.assign(mine_mean=LAYERS["layer"] + LAYERS["group"].map(len))
-    tables = EVERYTHING | {"layers": layers}
+    tables = EVERYTHING | {"layers": tidied("layers", layers)}
     return page_of_folders(
         run_folder(tmp_path / "one", "layers", record={"own_numbers": OWN}, **tables)
     )
@@ -176,12 +170,13 @@ def test_the_first_figure_is_loudness_and_turning_of_both_modalities(page: str) 
         assert [series["name"] for series in chart["series"]] == ["visual", "text"]
         for series in chart["series"]:
             expected = LAYERS[LAYERS["group"] == series["name"]][column].tolist()
+            assert series["x"] == [*range(7)]
             assert series["y"][1:] == pytest.approx(expected[1:], rel=1e-5)
     assert "Loudness" in norm["label"]
     assert "Turning" in angle["label"]
 
 
-def test_each_part_draws_its_table_below_its_words(page: str) -> None:
+def test_each_part_draws_its_table_above_its_legend(page: str) -> None:
     text = Reader(page).text
     of_layers, massive, accounted, branches, theory = charts(page)
     labels = [[chart["label"] for chart in part] for part in (massive, accounted, branches, theory)]
@@ -193,13 +188,10 @@ def test_each_part_draws_its_table_below_its_words(page: str) -> None:
     assert mine["label"] == "a number of mine (share)"
     assert mine["series"][0]["y"] == [6.0 + layer for layer in range(7)]
     assert accounted[1]["series"][0]["x"] == list(range(1, 7))  # one layer a row alone
-    order = [
-        massive_verdict(MASSIVE["massive"], MASSIVE["dimensions"], MASSIVE["massive_tokens"]),
-        accounted_verdict(EVERYTHING["accounted"]),
-        branches_verdict(EVERYTHING["branches"]),
-        theory_verdict(EVERYTHING["assumptions"]),
-        ASSUMPTIONS_LEGEND,
-    ]
+    arithmetic = ARITHMETIC.replace("`", "")  # code on the page
+    order = ["Massive activations", f"add up to the logarithm. {arithmetic}", "Attention and MLP"]
+    order.append(ASSUMPTIONS_LEGEND)
+    text = text[text.index("Layer by layer") :]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert page.count(">Uniform Update Magnitude<") == 5  # numbers that judge it
@@ -208,7 +200,9 @@ def test_each_part_draws_its_table_below_its_words(page: str) -> None:
 
 
 def test_heat_map_and_words(page: str) -> None:
-    assert "Visual tokens enter the decoder 57 x louder than text tokens" in Reader(page).text
+    text = Reader(page).text
+    assert "Visual tokens enter the decoder with 57 x the norm of text and turn up to 36 x" in text
+    assert "Norm of visual tokens at the decoder input: 57 x larger than that of text" in text
     assert ">16.53</td>" in page
     shades = [float(s) for s in re.findall(r"rgba\(213,94,0,([\d.]+)\)", page)]
     assert min(shades) == 0.0
@@ -220,7 +214,8 @@ def test_no_run_has_the_color_of_a_token_group() -> None:
 
 
 def test_a_text_only_model_and_an_empty_table_have_a_page(tmp_path: Path) -> None:
-    text = run_folder(tmp_path / "text", "layers", layers=LAYERS[LAYERS["group"] == "text"])
-    empty = run_folder(tmp_path / "empty", "layers", layers=LAYERS.iloc[:0])
+    layers = EVERYTHING["layers"]
+    text = run_folder(tmp_path / "text", "layers", layers=layers[layers["group"] == "text"])
+    empty = run_folder(tmp_path / "empty", "layers", layers=layers.iloc[:0])
     (found,) = charts(page_of_folders(text, empty))
     assert [series["name"] for series in found[0]["series"]] == ["text"]

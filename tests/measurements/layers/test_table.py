@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from support.capture import capture
 from support.expected_parts import ExpectedParts
+from support.flat import flat
 from support.processors import RECIPES
 from support.reference import norm, token_metrics
 from support.several_images import (
@@ -26,7 +27,7 @@ from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.table import images_table, layer_intervals, layers_table
+from normprobe.measurements.layers.table import images_table, layers_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import (
     GEOMETRIC_RATIOS,
@@ -39,6 +40,7 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.sample_statistics import statistics_of
+from normprobe.tidy import BAND, INTERVAL, select
 
 LAYER_METRICS = (*TOKEN_METRICS, *OTHER_TOKEN_METRICS)
 
@@ -65,35 +67,48 @@ def layer_rows() -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
+def flat_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """layers.csv without intervals, flat."""
+    return flat(layers_table(rows, intervals=False))
+
+
 @pytest.mark.usefixtures("few_draws")
 def test_every_mean_and_ratio_has_its_interval() -> None:
     rows = layer_rows()
-    table = layer_intervals(layers_table(rows), rows)
-    columns = [column for column in layers_table(rows) if column.endswith("_mean")]
+    table = flat(layers_table(rows))
+    columns = [column for column in flat_table(rows) if column.endswith("_mean")]
     columns += RATIOS_TO_TEXT.values()
     assert {f"{column}_ci_low" for column in columns} <= set(table.columns)
     keys = ["layer", "group"]
-    assert_intervals(table, slow_draws(rows, layers_table, keys), keys, columns)
+    assert_intervals(table, slow_draws(rows, flat_table, keys), keys, columns)
+
+
+def test_without_intervals_the_numbers_are_the_same() -> None:
+    rows = layer_rows()
+    table, bare = layers_table(rows), layers_table(rows, intervals=False)
+    ends = [name for name in table if name.endswith(("low", "high"))]
+    assert ends[:4] == [*INTERVAL, *BAND]
+    pd.testing.assert_frame_equal(table.drop(columns=ends), bare)
 
 
 def test_the_order_of_the_rows_changes_nothing() -> None:
     rows = layer_rows()
-    shuffled = rows.sample(frac=1.0, random_state=0)
     pd.testing.assert_frame_equal(
-        layer_intervals(layers_table(rows), rows), layer_intervals(layers_table(rows), shuffled)
+        layers_table(rows), layers_table(rows.sample(frac=1.0, random_state=0))
     )
 
 
 def test_one_image_has_no_interval() -> None:
     rows = layer_rows().query("image_hash == 'x'")
-    table = layer_intervals(layers_table(rows), rows)
-    assert table["norm_mean_ci_low"].isna().all()
-    assert table["norm_mean"].notna().all()
+    table = layers_table(rows)
+    assert not {*INTERVAL, *BAND} & {*table}
+    norms = select(table, "norm")
+    assert len(norms) == 6 and norms["mean"].notna().all()
 
 
 def test_ratios_are_of_means_over_tokens_of_one_layer() -> None:
     rows = layer_rows()
-    table = layer_intervals(layers_table(rows), rows)
+    table = flat(layers_table(rows))
     visual = table[table["group"] == VISUAL].set_index("layer")
     text = table[table["group"] == TEXT].set_index("layer")
     for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
@@ -105,9 +120,9 @@ def test_ratios_are_of_means_over_tokens_of_one_layer() -> None:
 
 def test_without_text_there_is_nothing_to_divide_by() -> None:
     rows = layer_rows().query("group == 'visual'")
-    table = layer_intervals(layers_table(rows), rows)
-    for column in RATIOS_TO_TEXT.values():
-        assert table[[column, f"{column}_ci_low", f"{column}_ci_high"]].isna().all(axis=None)
+    table = layers_table(rows)
+    for ratio in (*RATIOS_TO_TEXT.values(), *GEOMETRIC_RATIOS.values()):
+        assert select(table, ratio).empty
 
 
 #: Each text comes with one image, for which it has no placeholder.
@@ -158,7 +173,7 @@ def test_each_image(model_type: str, batch_size: int, load: Any) -> None:
     if model_type in UNBATCHABLE and batch_size > 1:
         pytest.skip("positions count the images of the whole batch")
     model, builder = load(model_type)
-    table = images_table(measured(model, builder, batch_size))
+    table = flat(images_table(measured(model, builder, batch_size)))
     assert set(table["sample_id"]) == {sample.id for sample in SEVERAL}
     for sample in SEVERAL:
         states = states_of(model, builder, sample)
@@ -188,13 +203,13 @@ def test_the_images_of_a_sample_are_its_visual_tokens(model_type: str, load: Any
     rows = measured(model, builder, 1)
     by_sample = ["sample_id", "layer"]
     visual = rows[rows["group"] == VISUAL].set_index(by_sample)
-    of_images = images_table(rows).groupby(by_sample)["tokens"].sum()
+    of_images = flat(images_table(rows)).groupby(by_sample)["tokens"].sum()
     assert (of_images == visual.loc[of_images.index, "tokens"]).all()
 
 
 def test_codes_of_an_image_tokenizer(load: Any) -> None:
     model, builder = load("chameleon")
-    table = images_table(measured(model, builder, 4))
+    table = flat(images_table(measured(model, builder, 4)))
     assert set(table["tokens"]) == {RECIPES["chameleon"].rows}
     assert (table.groupby("sample_id")["image"].unique().map(list).map(tuple) == (1, 2)).all()
 
@@ -213,7 +228,7 @@ def test_images_that_text_attends_to(model_type: str, batch_size: int, load: Any
         seen = captured.projector_output if role == "projector" else captured.vision_encoder
         states[name] = norm(np.concatenate([call.reshape(-1, call.shape[-1]) for call in seen]))
     rows = measured(model, builder, batch_size)
-    table = images_table(rows)
+    table = flat(images_table(rows))
     assert set(table["layer"]) == {0}
     found = table.set_index(["sample_id", "image"])["norm_mean"]
     order = {"marked": ("wide", "high"), "before": ("high", "wide")}
@@ -246,6 +261,5 @@ def test_samples_of_one_image_add_nothing(load: Any) -> None:
     assert "image" not in rows
     assert images_table(rows).empty
     both = measured(model, builder, 1)
-    pd.testing.assert_frame_equal(
-        layers_table(both[both["sample_id"] == "one"]), layers_table(rows)
-    )
+    alone = layers_table(both[both["sample_id"] == "one"], intervals=False)
+    pd.testing.assert_frame_equal(alone, layers_table(rows, intervals=False))

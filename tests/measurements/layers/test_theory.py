@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from support.flat import flat, flat_theory
 from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import rows_of_tokens, tokens_of
@@ -14,9 +15,12 @@ from experiments.theory import SAMPLES as SIMULATED
 from normprobe.measurements.layers.assumptions import CRITERIA
 from normprobe.measurements.layers.table import layers_table
 from normprobe.measurements.layers.theory import theory_table
-from normprobe.schema import PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
+from normprobe.schema import PAIR, PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import CO_MOMENTS
+from normprobe.tidy import BAND, COUNTS, INTERVAL, QUANTITY, Quantity, declared, select
 
+#: Judged numbers of samples; the others are of tokens.
+OVER_SAMPLES = ("cosine_residual", "visual_turn_to_text", "text_turn_to_visual", "turn_to_turn")
 COSINES = {"visual": [0.99, 0.98, 0.97], "text": [0.5, 0.8, 0.9]}
 
 
@@ -46,8 +50,17 @@ def rows(
     )
 
 
+def flat_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """theory.csv of sample rows, flat."""
+    return flat_theory(theory_table(rows))
+
+
+def declared_of(name: str) -> dict[str, Quantity]:
+    return declared("normprobe.measurements.layers")[name].numbers
+
+
 def table_of(*arguments: object, **options: object) -> pd.DataFrame:
-    return theory_table(rows(*arguments, **options)).set_index("layer")
+    return flat_table(rows(*arguments, **options)).set_index("layer")
 
 
 def test_eq_15_goes_one_layer_on_from_the_measured_cosine() -> None:
@@ -101,10 +114,10 @@ def test_what_is_added_between_layers_ends_the_product_but_skips_one_step() -> N
 def test_the_lag_is_empty_where_the_theory_does_not_speak(
     visual: list[float], text: list[float], initial: float
 ) -> None:
-    table = table_of(visual, text, initial)
-    assert table["lag_angle_mean"].iloc[1:].isna().all()
-    assert (table["lag_angle_samples"].iloc[1:] == 0).all()
-    assert table["predicted_cross_modal_cosine_mean"].iloc[1:].notna().all()
+    table = theory_table(rows(visual, text, initial))
+    assert select(table, "lag_angle").query("layer > 0").empty
+    predicted = select(table, "predicted_cross_modal_cosine")
+    assert predicted["layer"].tolist() == [*range(1, len(visual) + 1)]
 
 
 def test_samples_without_both_modalities_have_no_say() -> None:
@@ -121,7 +134,7 @@ def test_samples_without_both_modalities_have_no_say() -> None:
 
 def test_what_concerns_tokens_is_taken_over_all_of_them() -> None:
     tokens = tokens_of(0, SAMPLES)
-    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
+    table = flat_table(rows_of_tokens(tokens)).set_index("layer")
     for layer in (1, 2):
         row, by_group = table.loc[layer], {}
         for group in (VISUAL, TEXT):
@@ -168,7 +181,7 @@ def predicted_angle(by_group: dict, group: str, longer: float = 1.0) -> float:
 
 def test_the_slope_that_eq_13_predicts_is_its_derivative() -> None:
     tokens = tokens_of(0, SAMPLES)
-    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
+    table = flat_table(rows_of_tokens(tokens)).set_index("layer")
     by_group = {}
     for group in (VISUAL, TEXT):
         chosen = [values[0] for (_, g), values in tokens.items() if g == group]
@@ -191,29 +204,41 @@ def test_every_number_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     use_few_draws(monkeypatch)
     rows = rows_of_tokens(tokens_of(0, SAMPLES))
     table = theory_table(rows)
+    facts = ["hidden_size", "nonfinite"]
+    measured = [name for name in declared_of("theory") if name not in facts]
+    assert list(dict.fromkeys(table.loc[table["layer"] == 1, QUANTITY])) == [*facts, *measured]
+    assert {*table[QUANTITY]} == {*facts, *measured}
+    assert table.loc[table[QUANTITY].isin(measured), [*INTERVAL]].notna().all(axis=None)
+    named = flat_theory(table)
+    counts = ["layer", *facts, *COUNTS]
+    ends = ("_low", "_high")
+    deviations = [f"{name}_std" for name in measured if f"{name}_mean" in named]
     numbers = [
-        name
-        for name in table
-        if not name.endswith(("_std", "_low", "_high"))
-        and name not in ("layer", "hidden_size", "samples", "lag_angle_samples", "nonfinite")
+        name for name in named if not name.endswith(ends) and name not in (*counts, *deviations)
     ]
-    assert {f"{name}_ci_low" for name in numbers} <= set(table)
-    slow = slow_draws(rows, lambda drawn: theory_table(renamed(drawn)), ["layer"])
-    assert_intervals(table, slow, ["layer"], numbers)
+    slow = slow_draws(rows, lambda drawn: flat_table(renamed(drawn)), ["layer"])
+    assert_intervals(named, slow, ["layer"], numbers)
 
 
 def test_all_numbers_that_are_judged_have_one_band_over_all_layers() -> None:
     rows = rows_of_tokens(tokens_of(0, SAMPLES))
     table = theory_table(rows)
-    judged = [criterion.column for criterion in CRITERIA]
-    assert [name for name in table if f"{name}_band_low" in table] == [
-        name for name in table if name in judged
+    judged = {(criterion.quantity, criterion.group) for criterion in CRITERIA}
+    banded = table[table[[*BAND]].notna().all(axis=1)]
+    assert {*zip(banded[QUANTITY], banded["group"], strict=True)} == judged
+    whole = table.set_index([QUANTITY, "group"]).loc[[*judged]]
+    assert whole[[*BAND]].notna().all(axis=None)
+    declared = declared_of("theory")
+    assert [name for name, of in declared.items() if "band" in of.forms] == [
+        name for name in declared if name in {name for name, _ in judged}
     ]
-    scales = dict.fromkeys(judged, "linear")
-    sizes = ("ratio", "_cv_", "_std_")
-    scales |= {name: "log" for name in judged if any(part in name for part in sizes)}
-    scales |= {name: "fisher" for name in judged if "correlation" in name or "turn" in name}
-    assert_bands(table, rows, theory_table, ["layer"], scales, range(3))
+    scales = {}
+    for name, group in judged:
+        mean = f"{name}_mean" if name in OVER_SAMPLES else name
+        scale = "log" if any(part in name for part in ("ratio", "_cv", "_std")) else "linear"
+        scale = "fisher" if "correlation" in name or "turn" in name else scale
+        scales[mean if group == PAIR else f"{mean}_{group}"] = scale
+    assert_bands(flat_theory(table), rows, flat_table, ["layer"], scales, range(3))
 
 
 def test_a_number_that_two_of_nine_images_hold_has_the_interval_of_two() -> None:
@@ -222,16 +247,16 @@ def test_a_number_that_two_of_nine_images_hold_has_the_interval_of_two() -> None
     entering = (rows["group"] == "visual_text") & (rows["layer"] == 0)
     cosines = rows["cross_modal_cosine"].where(~entering | rows["sample_id"].isin(names[:2]), -0.5)
     rows = rows.assign(cross_modal_cosine=cosines)
-    table = theory_table(rows)[1:]
+    table = select(theory_table(rows), "lag_angle")[1:]
     one, other = (
-        theory_table(rows[rows["sample_id"] == name])["lag_angle_mean"].to_numpy()[1:]
+        select(theory_table(rows[rows["sample_id"] == name]), "lag_angle")["mean"].to_numpy()[1:]
         for name in names[:2]
     )
-    assert table["lag_angle_samples"].tolist() == [2, 2]
-    np.testing.assert_allclose(table["lag_angle_mean"], (one + other) / 2, rtol=1e-9)
+    assert table["samples"].tolist() == [2, 2]
+    np.testing.assert_allclose(table["mean"], (one + other) / 2, rtol=1e-9)
     # Draws lie between the two, and are widened by t of one degree of freedom.
     wider = 12.7062 / 1.95996 * np.sqrt(2)
-    low, high = table["lag_angle_mean_ci_low"], table["lag_angle_mean_ci_high"]
+    low, high = table["low"], table["high"]
     logarithms = (one > 0) & (other > 0)
     found = np.where(logarithms, np.log(high / low), high - low)
     apart = np.where(logarithms, np.log(one / other), one - other)
@@ -240,18 +265,15 @@ def test_a_number_that_two_of_nine_images_hold_has_the_interval_of_two() -> None
 
 def test_one_image_has_no_interval() -> None:
     table = theory_table(rows_of_tokens(tokens_of(0, SAMPLES[:2])))
-    ends = [name for name in table if name.endswith(("_ci_low", "_ci_high"))]
-    assert len(ends) > 40
-    ends += [name for name in table if name.endswith(("_band_low", "_band_high"))]
-    assert table[ends].isna().all(axis=None)
-    assert table["norm_ratio"].notna().all()
+    assert not {*INTERVAL, *BAND} & {*table}
+    ratios = select(table, "norm_ratio")
+    assert len(ratios) == 3 and ratios["mean"].notna().all()
 
 
 def test_tokens_that_do_not_differ_have_no_correlation() -> None:
     tokens = {key: values[..., :1] for key, values in tokens_of(0, SAMPLES[:1]).items()}
-    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
-    columns = [name for name in table if "correlation" in name]
-    assert table[columns].isna().all(axis=None)
+    table = flat_table(rows_of_tokens(tokens)).set_index("layer")
+    assert not [name for name in table if "correlation" in name]
     assert (table.loc[1:, "update_norm_cv_text"] == 0).all()
 
 
@@ -264,7 +286,7 @@ def test_equal_norms_have_no_slope(spread: float, has: bool) -> None:
         if group == VISUAL:
             norms = 20 * np.exp(spread * random.normal(size=metrics[0].shape[-1]))
             metrics[0, place("relative_update")] = metrics[0, place("update_norm")] / norms
-    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
+    table = flat_table(rows_of_tokens(tokens)).set_index("layer")
     of_norms = ("update_norm_correlation", "norm_angle_correlation", "norm_angle_slope")
     for name in (f"{name}_{VISUAL}{end}" for name in of_norms for end in ("", "_ci_low")):
         assert table[name].notna().loc[1:].tolist() == [has, True], name
@@ -279,7 +301,7 @@ NORMS = dict(zip((VISUAL, TEXT), EXACT.norm, strict=True))
 
 @pytest.fixture(scope="module")
 def exact() -> pd.DataFrame:
-    return theory_table(simulated(EXACT, 0)).set_index("layer")
+    return flat_table(simulated(EXACT, 0)).set_index("layer")
 
 
 def predicted_by_hand() -> list[float]:
@@ -315,14 +337,14 @@ def test_the_norms_explain_the_angles(exact: pd.DataFrame) -> None:
 
 
 def test_louder_tokens_turn_less_by_eq_13_and_14() -> None:
-    table = layers_table(simulated(EXACT, 0)).set_index(["layer", "group"])
+    table = flat(layers_table(simulated(EXACT, 0))).set_index(["layer", "group"])
     for group, norm in NORMS.items():
         expected = np.arctan2(SIZE * np.sin(ANGLE), norm + SIZE * np.cos(ANGLE))
         assert table.loc[(1, group), "angle_mean"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_equal_norms_have_no_lag() -> None:
-    table = theory_table(simulated(replace(EXACT, norm=(8.0, 8.0)), 0))
+    table = flat_table(simulated(replace(EXACT, norm=(8.0, 8.0)), 0))
     np.testing.assert_allclose(table["lag_angle_mean"], 0.0, atol=1e-3)
-    uneven = theory_table(simulated(EXACT, 0))
+    uneven = flat_table(simulated(EXACT, 0))
     assert uneven["lag_angle_mean"].iloc[-1] > 0.05

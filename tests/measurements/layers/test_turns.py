@@ -12,6 +12,8 @@ from measurements.layers.test_table import ATTENDED, IN_SEQUENCE, UNBATCHABLE, m
 from numpy.typing import NDArray
 from scipy.stats import norm as normal
 from scipy.stats import t as student
+from support.flat import flat
+from support.printed import words_of
 from support.processors import RECIPES
 from support.reference import norm, token_metrics
 from support.several_images import HIGH, WIDE, loaded, rows_of_image, states_of
@@ -26,12 +28,13 @@ from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.measure import _several_turns
 from normprobe.measurements.layers.table import layers_table
-from normprobe.measurements.layers.turns import turns_table, turns_verdict
+from normprobe.measurements.layers.turns import turns_findings, turns_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.probe import Probe
 from normprobe.schema import OF_GROUP, TEXT, TOKEN_GROUPS, TURN, TURN_NUMBERS, VISUAL
 from normprobe.statistics.bootstrap import draw_weights
 from normprobe.statistics.sample_statistics import statistics_by_layer
+from normprobe.tidy import select
 
 FIRST, SECOND = Turn("What is <image>?", "a red dog"), Turn("Is it old?", "yes")
 THREE = Sample("three", "And <image>?", (WIDE, HIGH), earlier=(FIRST, SECOND))
@@ -56,6 +59,11 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
         return model, replace(builder, by_turn=True)
 
     return load_type
+
+
+def flat_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """turns.csv of sample rows, flat."""
+    return flat(turns_table(rows))
 
 
 def turns_of(builder: InputBuilder, sample: Sample) -> NDArray[np.int64]:
@@ -92,7 +100,7 @@ def test_each_turn(model_type: str, batch_size: int, load: Any) -> None:
         pytest.skip("positions count the images of the whole batch")
     model, builder = load(model_type)
     made = measured(model, builder, batch_size, SAMPLES)
-    table = turns_table(made.assign(image_hash=made["sample_id"])).set_index([TURN, "group"])
+    table = flat_table(made.assign(image_hash=made["sample_id"])).set_index([TURN, "group"])
     seen = states_by_turn(model, builder)
     assert set(table.index) == {(turn, group) for _, turn, group in seen}
     for turn, group in seen_keys(seen):
@@ -111,8 +119,9 @@ def test_each_turn(model_type: str, batch_size: int, load: Any) -> None:
             ]
             column = found[f"{metric}_geometric_ratio_to_first_turn"].to_numpy()[-len(tokens) :]
             np.testing.assert_allclose(column, np.exp(np.mean(paired, axis=0)), rtol=1e-3)
-    of_all = layers_table(made)
-    without = layers_table(made[made["group"] != TURN].drop(columns=[TURN, OF_GROUP]))
+    of_all = layers_table(made, intervals=False)
+    plain = made[made["group"] != TURN].drop(columns=[TURN, OF_GROUP])
+    without = layers_table(plain, intervals=False)
     pd.testing.assert_frame_equal(of_all, without)
 
 
@@ -196,27 +205,32 @@ def test_pictures_are_compared_within_their_conversation(monkeypatch: pytest.Mon
     table = turns_table(rows)
     logs = rows.pivot(index=["layer", OF_GROUP, "sample_id"], columns=TURN, values="norm_log_mean")
     expected = np.exp((logs[2] - logs[1]).groupby(["layer", OF_GROUP]).mean())
-    found = table[table[TURN] == 2].set_index(["layer", "group"])
+    named = flat(table)
+    found = named[named[TURN] == 2].set_index(["layer", "group"])
     for key, value in expected.items():
         row = found.loc[key]
         assert row["norm_geometric_ratio_to_first_turn"] == pytest.approx(value)
         assert row["norm_geometric_ratio_to_first_turn_ci_low"] < value
     assert found.loc[(1, VISUAL), "samples"] == 5
-    assert found.loc[(1, VISUAL), "samples_with_first_turn"] == 4
-    assert found.loc[(1, TEXT), "samples_with_first_turn"] == 5
-    told = turns_verdict(table)
-    assert told.startswith("Visual tokens of turn 2 from 4 of 5 conversations enter ")
+    for ratio in (f"{metric}_geometric_ratio_to_first_turn" for metric in ("norm", "angle")):
+        (visual,), (text,) = (
+            select(table, ratio, layer=1, turn=2, group=group)["samples"]
+            for group in (VISUAL, TEXT)
+        )
+        assert (visual, text) == (4, 5)
+    told = words_of(turns_findings(table))
+    assert told.startswith("Norm of visual tokens of turn 2 at the decoder input: ")
+    assert "Visual tokens of turn 2 are in 4 of 5 conversations." in told
     whole = turns_table(rows[rows["sample_id"] != "s4"])  # there is none without a first picture
-    assert turns_verdict(whole).startswith("Visual tokens of turn 2 enter ")
+    assert "conversations" not in words_of(turns_findings(whole))
     one = rows[rows["sample_id"].isin(["s0", "s4"])]  # of which one has a picture in both turns
-    alone = turns_table(one).query("turn == 2 and group == @VISUAL")
-    assert alone["norm_geometric_ratio_to_first_turn"].notna().all()
-    assert turns_verdict(turns_table(one)).startswith(
-        "Visual tokens of turn 2 from 1 of 2 conversations enter "
-    )
-    assert alone["norm_geometric_ratio_to_first_turn_ci_low"].isna().all()
+    alone = select(turns_table(one), "norm_geometric_ratio_to_first_turn", turn=2, group=VISUAL)
+    assert len(alone) == 2 and alone["mean"].notna().all()
+    told = words_of(turns_findings(turns_table(one)))
+    assert "Visual tokens of turn 2 are in 1 of 2 conversations." in told
+    assert alone["low"].isna().all()
     broken = turns_table(rows.assign(norm_log_mean=np.nan, angle_log_mean=np.nan))
-    assert turns_verdict(broken) == ""
+    assert turns_findings(broken) == []
     assert turns_table(rows[rows["group"] != TURN]).empty
 
 
@@ -226,7 +240,7 @@ def test_an_interval_is_as_wide_as_the_pictures_ask_for_that_stand_in_both_turns
     """Those of a ratio are of four of five pictures: widened by t of three degrees of freedom."""
     use_few_draws(monkeypatch)
     rows = made_rows()
-    found = turns_table(rows).set_index(["layer", TURN, "group"]).loc[(1, 2, VISUAL)]
+    found = flat_table(rows).set_index(["layer", TURN, "group"]).loc[(1, 2, VISUAL)]
     own = rows[(rows["layer"] == 1) & (rows[OF_GROUP] == VISUAL)]
     weights = draw_weights(5, DRAWS)
     for metric in ("norm", "angle"):
@@ -243,9 +257,9 @@ def test_an_interval_is_as_wide_as_the_pictures_ask_for_that_stand_in_both_turns
 def test_each_later_turn_has_a_band_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     use_few_draws(monkeypatch)
     rows, keys = made_rows(turns=3), ["layer", TURN, "group"]
-    table = turns_table(rows)
+    table = flat_table(rows)
     column = "angle_geometric_ratio_to_first_turn"
-    assert_bands(table, rows, turns_table, keys, {column: "log"}, [(1, 3, VISUAL)], ["p4"])
+    assert_bands(table, rows, flat_table, keys, {column: "log"}, [(1, 3, VISUAL)], ["p4"])
     banded = table.set_index(keys)[f"{column}_band_low"].dropna()
     assert set(banded.index) == {(1, 2, VISUAL), (1, 3, VISUAL)}
 

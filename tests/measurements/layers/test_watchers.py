@@ -19,7 +19,9 @@ from support.capture import Array, replaced_forward, to_numpy
 from support.cases import Case, case_of, make_case, model_of
 from support.commands import invoke
 from support.expected_parts import PARTS
+from support.flat import flat
 from support.hooks import hooks_of
+from support.printed import words_of
 from support.reference import angle, members, norm, observe_layers
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import ALL_TYPES, NEEDS, TINY, VLM_TYPES
@@ -29,12 +31,12 @@ from normprobe import NormprobeError, Probe, find_parts, schema
 from normprobe.measurements import measurement
 from normprobe.measurements.layers import watchers
 from normprobe.measurements.layers.branches import RATIO_METRICS
-from normprobe.measurements.layers.massive import massive_tables, massive_verdict
+from normprobe.measurements.layers.massive import massive_findings, massive_tables
 from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivations
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.quantities import declared
 from normprobe.schema import BRANCHES, PAIR, TEXT, TOKEN_GROUPS
 from normprobe.statistics.token_metrics import POOLED_GROUPS, group_masks
+from normprobe.tidy import declared, select
 from normprobe.versions import is_line_5
 
 BATCHES = [(1, "right"), (4, "right"), (4, "left")]
@@ -177,7 +179,7 @@ def expected_rows(by_layer: list[dict[str, Any]], groups: Any) -> dict[Any, dict
 def branches_of(model: PreTrainedModel, inputs: Any) -> pd.DataFrame:
     run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs, also=["branches"])
     assert not any("branches" in warning for warning in run.record["warnings"])
-    return run.tables["branches"].set_index(["layer", "branch", "group"])
+    return flat(run.tables["branches"]).set_index(["layer", "branch", "group"])
 
 
 def groups_of(model: PreTrainedModel, inputs: Any) -> Any:
@@ -242,12 +244,12 @@ VIDEOS_ONLY = {"instructblipvideo"}
 def test_which_types_split(model_type: str) -> None:
     model = model_of(model_type)
     measured, inputs = MeasuredModel(model, find_parts(model), SPECIAL_IDS), tiny_inputs(model)
-    layers = measurement("layers").looking_at(["branches"])
+    layers = measurement("layers").asking(also=["branches"])
     if model_type in REFUSED:
         with pytest.raises(NormprobeError, match=rf"layers 1-\d: {REFUSED[model_type]}"):
-            layers.remarks(measured, inputs)
+            layers.remarks(measured, lambda: inputs)
         return
-    assert layers.remarks(measured, inputs) == []
+    assert layers.remarks(measured, lambda: inputs) == []
     rows = layers.sample_rows(measured, inputs)
     rows = rows[(rows["layer"] > 0) & (rows["group"] != PAIR)]
     found = [
@@ -333,9 +335,10 @@ def test_parallel_branches_add_up_to_the_update() -> None:
     """Both turn the same x: the mean update norm of the layer lies below the sum of theirs."""
     model = model_of("aya_vision")
     run = Probe(model).layers(tiny_inputs(model, 2), also=["branches"])
-    table = run.tables["branches"].set_index(["layer", "group", "branch"])["relative_update_mean"]
+    branches = flat(run.tables["branches"]).set_index(["layer", "group", "branch"])
+    table = branches["relative_update_mean"]
     sums = table.groupby(["layer", "group"]).sum()
-    whole = run.table.set_index(["layer", "group"])["relative_update_mean"]
+    whole = flat(run.table).set_index(["layer", "group"])["relative_update_mean"]
     assert (whole[sums.index] <= sums * (1 + 1e-5)).all()
 
 
@@ -363,12 +366,21 @@ every_type = pytest.mark.parametrize("model_type", VLM_TYPES)
 
 def sample_rows(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> pd.DataFrame:
     measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
-    rows = measurement("layers").looking_at(["massive"]).sample_rows(measured, inputs)
+    rows = measurement("layers").asking(also=["massive"]).sample_rows(measured, inputs)
     return rows.assign(image_hash=rows["sample_id"])
 
 
 def tables(case: Case) -> dict[str, pd.DataFrame]:
-    return massive_tables(sample_rows(case.model, case.inputs))
+    made = massive_tables(sample_rows(case.model, case.inputs))
+    return made | {"massive": massive_csv(made["massive"])}
+
+
+def massive_csv(table: pd.DataFrame) -> pd.DataFrame:
+    """A flat massive.csv; how many tokens are left without massive ones, 0 where no number is."""
+    keys = ["layer", "group"]
+    left = select(table, "norm_without_massive").set_index(keys)["tokens"]
+    made = flat(table).set_index(keys)
+    return made.assign(tokens_without_massive=left.reindex(made.index).fillna(0)).reset_index()
 
 
 def test_the_median_of_norms_lies_between_the_two_in_the_middle() -> None:
@@ -480,14 +492,17 @@ def assert_massive_agrees(case: Case) -> None:
             for suffix, chosen in (("", values), ("_without_massive", values[kept])):
                 mean = chosen.mean() if chosen.size else np.nan
                 std = chosen.std() if chosen.size else np.nan
-                np.testing.assert_allclose(row[f"{name}{suffix}_mean"], mean, **tolerance)
-                np.testing.assert_allclose(row[f"{name}{suffix}_std"], std, **tolerance)
+                found_mean, found_std = row.reindex(
+                    [f"{name}{suffix}_{of}" for of in ("mean", "std")]
+                )
+                np.testing.assert_allclose(found_mean, mean, **tolerance)
+                np.testing.assert_allclose(found_std, std, **tolerance)
         for name in ("norm", "angle") if layer else ("norm",):
             for suffix in ("", "_without_massive"):
                 ratio = of_group[layer, group, name, suffix] / of_group.get(
                     (layer, schema.TEXT, name, suffix), np.nan
                 )
-                found_ratio = row[f"{name}_geometric_ratio_to_text{suffix}"]
+                found_ratio = row.get(f"{name}_geometric_ratio_to_text{suffix}", np.nan)
                 np.testing.assert_allclose(found_ratio, ratio, rtol=2e-4, err_msg=f"{key} {name}")
         squares = np.square(state(case, layer)[mask])
         shares = squares.sum(axis=0) / squares.sum()
@@ -569,8 +584,9 @@ def sentence(change: Callable[[torch.Tensor], None], samples: int = 1) -> str:
 
     first.forward = changed
     rows = sample_rows(model, tiny_inputs(model, samples))
-    found = massive_tables(rows, lambda token: f'"{token}"')
-    return massive_verdict(found["massive"], found["dimensions"], found.get("massive_tokens"))
+    found = massive_tables(rows, str)
+    named = found.get("massive_tokens")
+    return words_of(massive_findings(found["massive"], found["dimensions"], named))
 
 
 def test_a_sink_is_named_where_it_is():
@@ -586,8 +602,8 @@ def test_a_sink_is_named_where_it_is():
         text = sentence(plant)
         assert text.startswith(f"Massive tokens: 1 of {(groups == group).sum()} {group} tokens a ")
         assert f"{group} token at position {place}" in text.partition(" is massive after ")[0]
-        assert f"up to {HEIGHT // 10:.0f}" in text and f" in dimension {DIMENSION}, " in text
-        assert "By the median of the token itself" not in text  # it says the same
+        assert f"up to {HEIGHT // 10:.0f}" in text and f" in dimension {DIMENSION}." in text
+        assert "by the median of the token itself" not in text  # it says the same
     token = int(case.inputs["input_ids"][0, place])
     assert f'"{token}", a special token at position {place}, is massive' in text
     assert sentence(lambda state: None).startswith("No token is massive: ")
@@ -602,14 +618,14 @@ def test_a_loud_group_is_massive_by_the_median_of_its_sequence_alone():
 
     text = sentence(loud)
     assert "Massive tokens: 2 of " in text
-    assert "By the median of the token itself, which a loud group moves less, none is: " in text
+    assert "Massive by the median of the token itself: none, of any token " in text
 
 
 def test_which_token_is_massive_in_numbers():
     """Each number of massive_tokens.csv against the states."""
     case = planted("llava", "left")
     table = tables(case)["massive_tokens"]
-    assert set(table) == set(declared("measurements.layers")["massive_tokens"].columns)
+    assert set(table) == set(declared("normprobe.measurements.layers")["massive_tokens"].columns)
     last = table[(table["group"] == schema.TEXT) & (table["layer"] == 1)]
     assert last["samples"].sum() == 4  # the last token of each sample
     for row in last.itertuples():
@@ -648,7 +664,7 @@ def test_float64_states_are_measured_in_float64():
 def test_a_token_that_is_not_finite_is_not_massive():
     model = copy.deepcopy(model_of("llava"))
     inputs = tiny_inputs(model)
-    whole = massive_tables(sample_rows(model, inputs))["massive"]
+    whole = massive_csv(massive_tables(sample_rows(model, inputs))["massive"])
     last = model.get_submodule(PARTS["llava"].decoder_layers)[-1]
     forward = last.forward
 
@@ -658,7 +674,7 @@ def test_a_token_that_is_not_finite_is_not_massive():
         return state
 
     last.forward = broken_forward
-    table = massive_tables(sample_rows(model, inputs))["massive"]
+    table = massive_csv(massive_tables(sample_rows(model, inputs))["massive"])
     assert np.isfinite(table["peak_max"]).all()
     assert not table["massive_tokens"].any()
     last_layer = table["layer"] == table["layer"].max()

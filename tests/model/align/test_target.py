@@ -20,6 +20,7 @@ from normprobe.model.align.target import align, aligned
 from normprobe.model.config import CONFIG_ENTRY
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import DECODER_INPUT, EFFECTIVE_EMBEDDING, PROMPT_ROWS, TEXT, VISUAL
+from normprobe.tidy import select
 
 #: Ovis mixes its visual rows from a table.
 ALIGNED = [name for name in VLM_TYPES if name != "ovis2"]
@@ -56,6 +57,12 @@ def norms_after(model, model_type, inputs):
     norm.forward = inner
     behind = np.concatenate([rows.detach().reshape(-1, rows.shape[-1]).numpy() for rows in left])
     return mean_norm(behind), mean_norm(states.layers[0].entered[groups == VISUAL])
+
+
+def norms_of(model, inputs):
+    """By stage and group."""
+    table = probe_interface(model, inputs)
+    return select(table, "norm").set_index(["stage", "group"])["mean"]
 
 
 @pytest.mark.parametrize("model_type", ALIGNED)
@@ -106,7 +113,7 @@ def test_a_model_that_scales_every_row_is_allowed_for(with_inputs):
     model = tiny_model("granite_docling")
     inputs = tiny_inputs(model)
     align_norms(model, inputs=inputs if with_inputs else None)
-    table = probe_interface(model, inputs).set_index(["stage", "group"])["norm_mean"]
+    table = norms_of(model, inputs)
     assert model.config.text_config.embedding_multiplier == 12
     behind = table["projector_output", VISUAL]
     assert behind == pytest.approx(table[EFFECTIVE_EMBEDDING, "nonzero_rows"] / 12, rel=0.01)
@@ -118,11 +125,11 @@ def test_positions_behind_the_projector_are_no_scale(model_type):
     """They are added to the rows: the layer's own output gets the target, and that is told."""
     model = tiny_model(model_type)
     inputs = tiny_inputs(model)
-    prompt = probe_interface(model, inputs).set_index(["stage", "group"])["norm_mean"]
+    prompt = norms_of(model, inputs)
     aligned = align(MeasuredModel(model, find_parts(model)), "table", [inputs])
     assert aligned.scale is None
     assert aligned.target_norm == pytest.approx(prompt[EFFECTIVE_EMBEDDING, PROMPT_ROWS], rel=1e-5)
-    after = probe_interface(model, inputs).set_index(["stage", "group"])["norm_mean"]
+    after = norms_of(model, inputs)
     assert after["projector_output", VISUAL] == pytest.approx(aligned.target_norm, rel=0.01)
 
 
@@ -203,7 +210,7 @@ def test_every_type_is_aligned_or_says_why_not(model_type):
             assert impossible, refusal
             assert "cannot be aligned" in refusal.problem
         return
-    table = probe_interface(model, inputs).set_index(["stage", "group"])["norm_mean"]
+    table = norms_of(model, inputs)
     behind = aligned.target_norm / (aligned.scale or 1)
     assert table["projector_output", VISUAL] == pytest.approx(behind, rel=0.01)
     if model_type in CHANGED_BEHIND:

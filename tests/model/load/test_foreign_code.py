@@ -21,6 +21,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from support.commands import invoke
+from support.flat import flat
 from support.remote_code import HERE, randomise
 from support.tiny_models import tiny_model
 
@@ -127,7 +128,7 @@ def test_numbers_are_those_of_the_plain_model(made: tuple[Path, Any], opened: Ch
     visual = (batch["input_ids"][0] == IMAGE).numpy()
     for _ in range(3):
         probe = Probe(load_model(opened), named={**NAMES, "image_token_ids": (IMAGE,)})
-        table = probe.layers(batch).table.set_index(["layer", "group"])
+        table = flat(probe.layers(batch).table).set_index(["layer", "group"])
         for number, state in enumerate(states, start=1):
             norms = np.linalg.norm(state, axis=-1)
             for group, mask in (("visual", visual), ("text", ~visual)):

@@ -10,8 +10,14 @@ from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.load.device import device_and_dtype, pick_device, placement
-from normprobe.model.load.loading import load_model, reading_record, reading_sentence
+from normprobe.model.load.loading import (
+    device_and_dtype,
+    load_model,
+    pick_device,
+    placement,
+    reading_record,
+    reading_sentence,
+)
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_for
 from normprobe.model.load.required_tensors import embedding_tables, everything

@@ -34,7 +34,9 @@ NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)
 def damaged(folder: Path, model_type: str = "llava") -> tuple[Weights, Path]:
     """The weights of a saved model, to change and to save again."""
     model_of(model_type).save_pretrained(folder)
-    return load_file(folder / "model.safetensors"), folder / "model.safetensors"
+    file = folder / "model.safetensors"
+    # Copies: older safetensors maps the file, and would read what is written over it.
+    return {name: weight.clone() for name, weight in load_file(file).items()}, file
 
 
 def key_of(weights: Weights, part: str) -> str:

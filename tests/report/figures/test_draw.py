@@ -8,6 +8,7 @@ import pytest
 from support import made_tables
 from support.documents import DOCS, ROOT
 from support.figure_cases import FIGURES, TABLES, drawings, write
+from support.flat import tidied
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement
@@ -28,7 +29,7 @@ def test_figures_of_absent_or_empty_tables_are_left_out(tmp_path):
 def test_a_run_in_memory_has_the_same_figures():
     run = RunStore({"command": "layers"})
     for name, table in TABLES["layers"].items():
-        run.write_table(name, table)
+        run.write_table(name, tidied(name, table))
     figures = build(measurement("layers").drawings(run), run)
     assert list(figures) == [*FIGURES["layers"]]
     assert figures["layers"].get_suptitle() == "layers, 56 samples"
@@ -59,7 +60,7 @@ def test_an_empty_table_is_a_known_failure(tmp_path):
         draw(drawings("layers", run), run)
     assert str(tmp_path) in caught.value.problem
     memory = RunStore({"command": "layers"})
-    memory.write_table("layers", LAYERS.iloc[:0])
+    memory.write_table("layers", tidied("layers", LAYERS).iloc[:0])
     with pytest.raises(NormprobeError, match=r"layers\.csv in the run of layers holds no rows"):
         build(drawings("layers", run), memory)
 
@@ -70,7 +71,7 @@ def test_listing_figures_and_drawing_leave_pyplot_alone(tmp_path):
         "import sys, pathlib; from normprobe.measurements import measurement, measurements;"
         "from normprobe.report.figures.draw import draw;"
         "from normprobe.runs.run_folder import RunFolder;"
-        "assert any(offered.has('figures') for offered in measurements());"
+        "assert 'layers' in measurements();"
         "assert 'matplotlib' not in sys.modules;"
         "run = RunFolder(pathlib.Path(sys.argv[1]), {});"
         "assert draw(measurement('interface').drawings(run), run);"

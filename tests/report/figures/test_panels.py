@@ -4,7 +4,9 @@ import pandas as pd
 import pytest
 from matplotlib.patches import Patch
 from support import made_tables
+from support.flat import tidied
 
+from normprobe.measurements.compare.measure import joined
 from normprobe.measurements.layers.compared import (
     draw_overlay,
     draw_small_multiples,
@@ -34,9 +36,9 @@ def test_as_many_runs_as_fit_a_figure_look_different():
 
 def compared(layers=2, runs=10):
     table = made_tables.layers()
-    table = table[table["layer"] < layers]
-    named = (table.assign(run=f"a-model-with-a-long-name-{n}", step=n) for n in range(runs))
-    return pd.concat(named, ignore_index=True)
+    table = tidied("layers", table[table["layer"] < layers])
+    names = [f"a-model-with-a-long-name-{n}" for n in range(runs)]
+    return joined([table] * runs, names, range(runs))
 
 
 def test_the_legend_names_what_any_panel_shows():
@@ -77,7 +79,8 @@ def test_a_run_without_numbers_leaves_the_layout_alone():
     """A model with cross-attention has no visual tokens in its layers."""
     table = compared(layers=4, runs=3)
     lacks = table["run"].eq(table["run"].iloc[0]) & table["group"].eq("visual")
-    for rows in (table[~lacks], table.assign(norm_mean=table["norm_mean"].mask(lacks))):
+    no_norm = table["mean"].mask(lacks & (table["quantity"] == "norm"))
+    for rows in (table[~lacks], table.assign(mean=no_norm)):
         drawing = draw_overlay("t", rows)
         drawing.draw_without_rendering()
         assert all(axes.get_window_extent().width > 200 for axes in drawing.axes)

@@ -9,12 +9,14 @@ from support.figure_cases import TABLES, drawings, write
 
 from normprobe.report.figures.draw import build, title
 from normprobe.runs.run_folder import RunFolder, RunStore
+from normprobe.schema import SCHEMA_VERSION
 
 
 def drawn_title(folder, **record):
     """The title of a figure of ``layers``, from a run folder."""
     write(folder, TABLES["layers"])
     written = {"status": "complete", "warnings": [], "files": [], **record}
+    written["schema_version"] = SCHEMA_VERSION
     text = json.dumps(written, ensure_ascii=False)
     (folder / "run.json").write_text(text, encoding="utf-8")
     run = RunFolder.open(folder)

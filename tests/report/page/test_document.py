@@ -6,10 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import made_tables
+from support.flat import tidied
 from support.made_runs import ATTACK, add_figure, run_folder
 from support.read_page import Reader, drawn, page_of_folders
 
-from normprobe.report.page.blocks import note
+from normprobe.report.page.blocks import block, note, verdict_block
 from normprobe.report.page.document import (
     Section,
     measured,
@@ -20,9 +21,10 @@ from normprobe.report.page.document import (
     shared_facts,
     short_titles,
 )
-from normprobe.report.page.markup import block
+from normprobe.report.verdict import Finding, Verdict
 from normprobe.run import compare, load_run
 from normprobe.runs.run_folder import RunFolder, RunStore
+from normprobe.schema import SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_every_run_has_its_section(tmp_path: Path, layers: Path) -> None:
     assert links[:5] == [*(f"#run-{number}" for number in (1, 2, 3, 4)), "#provenance"]
     assert {link[1:] for link in links if link.startswith("#")} <= set(places)
     for words in (
-        "57 x louder than the text tokens",
+        "57 x the norm of the prompts' text tokens",
         "Loudest and quietest",
         "some share",
         "0.2500",
@@ -61,7 +63,7 @@ def test_every_run_has_its_section(tmp_path: Path, layers: Path) -> None:
     assert ("alt", "heat") in read.attributes
 
 
-def louder(factor: float, folder: Path) -> Path:
+def scaled(factor: float, folder: Path) -> Path:
     """A run of ``layers`` whose visual tokens are so many times as loud."""
     table = made_tables.layers()
     table.loc[table["group"] == "visual", "norm_geometric_ratio_to_text"] *= factor
@@ -69,13 +71,16 @@ def louder(factor: float, folder: Path) -> Path:
 
 
 def test_a_page_of_several_models_begins_with_all_of_them(tmp_path: Path) -> None:
-    runs = [louder(factor, tmp_path / name) for name, factor in (("a", 1), ("b", 10), ("c", 0.1))]
+    runs = [scaled(factor, tmp_path / name) for name, factor in (("a", 1), ("b", 10), ("c", 0.1))]
     other = run_folder(
         tmp_path / "d", "interface", interface=made_tables.interface(), record={"model": "d"}
     )
     text = page_of_folders(*runs, other)
     header = Reader(text[: text.index("</header>")]).text
-    assert "Of 3 runs, visual tokens enter the decoder 5.7 to 568 x louder in all" in header
+    assert (
+        "at the decoder input is farthest from that of text in b (568 x) and nearest in" in header
+    )
+    assert "Larger norm of visual tokens in 3 of 3 runs: 5.7 to 568 x." in header
     assert "Without a complete run of layers: d." in header
     assert all(f"layers, {name}" in header for name in "abc")  # each in a sentence
     (dots,) = drawn(text[: text.index("</header>")], "dots")
@@ -87,12 +92,12 @@ def test_a_page_of_several_models_begins_with_all_of_them(tmp_path: Path) -> Non
 
 
 def test_a_page_of_a_comparison_begins_with_it_and_shows_its_pictures(tmp_path: Path) -> None:
-    runs = [louder(factor, tmp_path / name) for name, factor in (("a", 1), ("b", 10))]
+    runs = [scaled(factor, tmp_path / name) for name, factor in (("a", 1), ("b", 10))]
     made = compare([*map(load_run, runs)], output=tmp_path / "compared").path
     assert made is not None
     text = page_of_folders(*runs, made)
     header = text[: text.index("</header>")]
-    assert "is largest in b" in header and 'From <a href="#run-3">' in header
+    assert "is farthest from that of text in b" in header and 'From <a href="#run-3">' in header
     pictures = {value for name, value in Reader(text).attributes if name == "alt"}
     assert {"overlay", "ranking", "small multiples"} <= pictures
 
@@ -128,7 +133,7 @@ def test_a_run_in_memory_has_the_same_page(layers: Path) -> None:
     folder = RunFolder.open(layers)
     memory = RunStore(folder.record)
     memory.note(**folder.record)
-    memory.write_table("layers", made_tables.layers())
+    memory.write_table("layers", tidied("layers", made_tables.layers()))
     in_folder, in_memory = (page([Section(run, [])]) for run in (folder, memory))
     assert in_memory == in_folder.replace(", run folder one", "")
 
@@ -157,7 +162,7 @@ def test_text_of_strangers_stays_text(place: str, tmp_path: Path) -> None:
 def test_names_in_curves_cannot_leave_their_element(layers: Path) -> None:
     table = made_tables.layers()
     table["group"] = table["group"].replace("text", "</script><script>x")
-    table.to_csv(layers / "layers.csv", index=False)
+    tidied("layers", table).to_csv(layers / "layers.csv", index=False)
     assert Reader(page_of_folders(layers)).tags.count("script") == 3
 
 
@@ -171,7 +176,8 @@ def test_nothing_is_fetched(layers: Path) -> None:
 
 
 def test_a_partial_run_says_so(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "run", overwrite=False, record={"command": "layers"})
+    record = {"command": "layers", "schema_version": SCHEMA_VERSION}
+    RunFolder.create(tmp_path / "run", overwrite=False, record=record)
     assert "This run is partial" in Reader(page_of_folders(tmp_path / "run")).text
 
 
@@ -298,3 +304,12 @@ def test_no_control_character_reaches_a_page() -> None:
     for html in made:
         assert all(line.isprintable() for line in html.split("\n")), html
         assert r"a\x1b[31m\x00\x9b\u202e\ud800" in html
+
+
+def test_backticks_are_code() -> None:
+    told = str(note("`normprobe cause` asks <b>."))
+    assert "<code>normprobe cause</code> asks &lt;b&gt;." in told
+    verdict = Verdict("See `cause`.", (Finding("a", "It is 2.0 x [1.0, 3.0] by `a`."),))
+    listed = str(verdict_block(verdict))
+    assert "See <code>cause</code>." in listed
+    assert '<b>2.0 x</b> <span class="interval">[1.0, 3.0]</span> by <code>a</code>.' in listed

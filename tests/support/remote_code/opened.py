@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import nn
 
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
+from normprobe.inputs.inputs_file import family_file
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model

@@ -1,0 +1,1 @@
+"""What stands on the core, a folder each, registered as a stranger's package would be."""

@@ -1,0 +1,301 @@
+"""``normprobe inputs MODEL --write FILE``: begin an inputs file, and try it on one sample."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from normprobe.data.data_set import open_data
+from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.inputs.chat import image_token
+from normprobe.inputs.on_device import pixel_inputs
+from normprobe.inputs.processor import load_processor, tokenizer_of
+from normprobe.inputs.standard import REFUSALS, build_documented
+from normprobe.model.checkpoint import cached
+from normprobe.model.config import UnknownCode, fields, read_config_file, vision_modules
+from normprobe.model.find.parts import candidates, largest, size_of
+from normprobe.model.find.structure import find_parts
+from normprobe.model.load.partial_load import build_on_meta
+from normprobe.options import MODULE_ROLES, Loading
+from normprobe.probe import Probe
+from normprobe.runs.model_source import CheckpointSource
+from normprobe.schema import NON_VISUAL, VISUAL
+from normprobe.tidy import wide
+
+#: Modules that are listed, the largest first.
+_LISTED = 16
+
+#: Inputs of a forward: pixels, and a mask of the prompt that says where rows of a picture go.
+_PIXELS = re.compile(
+    r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|position)).*(pixel|image|picture|patch)"
+)
+_SEEN = re.compile(r"image|img|pixel|patch|vision|visual")
+_MASK = re.compile(rf"({_SEEN.pattern}).*mask")
+
+#: Fields of a checkpoint's files and constants of its code: the id that stands for a picture, how
+#: often it does, the side of a picture in pixels. And words of a vocabulary that stand for one.
+_ID = re.compile(r"^(image|img|visual)_(token|pad|patch|context|placeholder)\w*(id|index)$", re.I)
+_ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
+_SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
+_WORD = re.compile(r"<\W*(image|img)(_(pad|patch|context|placeholder|token))?\W*>", re.I)
+
+_USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
+_GUESS = "a guess"  # in each line that nothing told
+
+_FACTS = """forward of {model_class} takes
+    {takes}
+the processor, {processor}, made of one sample
+    {offers}
+modules with their parameters, candidates for `parts`
+    {modules}
+lists of layers: {lists}
+"""
+_FILE = '''r"""How {name} takes its inputs: for `normprobe layers {name} --inputs {file}`.
+
+{facts}"""
+{before}
+TAKES = {{  # by its name in forward, which of what is made
+    {taken}
+}}
+
+
+def build(model, processor, samples, system):
+    """One batch. A sample has `prompt`, `images`, and `pieces`: its texts and images in order."""
+    {made}
+    return {{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}}
+
+
+parts = {{  # what is not found: remove the mark before a line, and name the module
+    {parts}
+}}
+'''
+
+#: How inputs are made without a file; and where that fails, to begin with.
+_AS_EVER = """from normprobe.inputs.standard import build_documented
+
+    made = build_documented(processor, samples, system)  # as without this file"""
+_BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
+
+    how = {"turn": TURN, "image": IMAGE, "image_ids": IMAGE_IDS, "pixels": (SIDE, MEAN, STD)}
+    made = build_by_hand(model, processor, samples, system, **how)"""
+_CONSTANTS = """
+TURN = {turn}
+IMAGE = "<image>\\n"  # in a prompt, until ids take its place
+IMAGE_IDS = [{id}] * {rows}  # {how}
+SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found
+
+
+def load_processor(path):
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code={trust})
+    {look}return tokenizer
+
+"""
+_LOOK = """look = transformers.AutoImageProcessor
+    tokenizer.look = look.from_pretrained(path, trust_remote_code={trust})
+    """
+_SETUP = """
+def setup():
+    raise ImportError({what})  # a guess
+
+
+def prepare(model, processor):
+    pass  # a guess; perhaps model.get_vision_tower().load_model()
+
+"""
+
+
+def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
+    """Write an inputs file and measure one sample with it.
+
+    Returns:
+        What came of the sample, in words: it is measured, or why not; and which lines are guesses.
+
+    Raises:
+        NormprobeError: the file exists or cannot be written, or the model cannot be opened.
+    """
+    if path.exists():
+        raise NormprobeError(f"{path} exists", "write to another file, or remove it")
+    source: Any = None
+    try:
+        source = Probe(model, **vars(loading)).source
+    except UnknownCode as failure:
+        told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
+    text = _text(model, path.name, loading, source)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NormprobeError(
+            f"{path} cannot be written: {first_line(error)}", "choose another file"
+        ) from error
+    told = told if source is None else _tried(model, path, loading)
+    guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if _GUESS in line]
+    return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+
+
+def _tried(model: str, path: Path, loading: Loading) -> str:
+    """What comes of one sample, in words."""
+    try:
+        probe = Probe(model, **{**vars(loading), "inputs": path})
+        table = wide(probe.layers("sample", limit=1, intervals=False, workers=0).table)
+    except NormprobeError as failure:
+        return f"not measured with it yet: {failure.problem}\n{failure.remedy}"
+    held = table[(table["layer"] == 0) & (table["group"] != NON_VISUAL)]
+    told = ", ".join(f"{n} {group}" for group, n in zip(held["group"], held["tokens"], strict=True))
+    if VISUAL not in set(held["group"]):
+        return f"one sample is measured with it, and has no visual tokens ({told}): add its pixels"
+    return f"one sample is measured with it: {told} tokens"
+
+
+def _text(name: str, file: str, loading: Loading, source: CheckpointSource | None) -> str:
+    """Of a source, or of a type whose code only a package has."""
+    settings: dict[str, Any] = {}
+    for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
+        settings |= read_config_file(cached(name, each, loading.revision))
+    # Of a type that nothing here knows: a model without any module.
+    model = nn.Module() if source is None else build_on_meta(source.checkpoint)
+    parameters = [] if source is None else list(signature(model.forward).parameters.values())
+    processor, made, refused = None, {}, "nothing"
+    try:
+        processor = None if source is None else source.builder.processor
+        made = dict(build_documented(processor, [*open_data("sample", limit=1)], None))
+    except NormprobeError as failure:
+        refused = failure.problem
+    except (*REFUSALS, ImportError) as error:
+        refused = first_line(error)
+    before = "" if made else _by_hand(name, loading, settings, processor, model)
+    if source is None:
+        what = f"import what registers {settings.get('model_type')} here"
+        before += _SETUP.format(what=repr(what))
+    names = {id(module): each for each, module in model.named_modules()}
+    facts = _FACTS.format(
+        model_class=type(model).__name__,
+        takes=_lines(map(str, parameters)),
+        processor="none that loads"
+        if processor is None
+        else f"{type(processor).__name__} with the placeholder {image_token(processor)!r}",
+        offers=_lines([f"{key}: {_shape(value)}" for key, value in made.items()] or [refused]),
+        modules=_lines(_modules(model)),
+        lists=candidates(model, names),
+    )
+    return _FILE.format(
+        name=name,
+        file=file,
+        # A stranger's names are in it, and the file is run.
+        facts=facts.replace('"""', "'''") if source else "Its code is not known yet.\n",
+        before=before,
+        taken=_lines(_taken([p.name for p in parameters] or _USUAL, made)),
+        made=_AS_EVER if made else _BY_HAND,
+        parts=_lines(_parts(model, names)),
+    )
+
+
+def _by_hand(
+    name: str, loading: Loading, settings: dict[str, Any], processor: Any, model: nn.Module
+) -> str:
+    """The constants of ``build_by_hand``, and what loads the tokenizer."""
+    from transformers.utils.constants import (
+        IMAGENET_STANDARD_MEAN,
+        OPENAI_CLIP_MEAN,
+        OPENAI_CLIP_STD,
+    )
+
+    load = partial(
+        load_processor,
+        name,
+        revision=loading.revision,
+        trust_remote_code=loading.trust_remote_code,
+    )
+    tokenizer, look = tokenizer_of(processor), "image_processor_type" in settings
+    with suppress(NormprobeError):
+        tokenizer = tokenizer or load(auto_class="AutoTokenizer")
+    with suppress(NormprobeError):
+        look = look or bool(load(auto_class="AutoImageProcessor"))
+    known: list[tuple[str, Any]] = [*fields(settings)]
+    for of_model in type(model).__mro__:
+        known += vars(sys.modules[of_model.__module__]).items()
+    words = tokenizer.get_vocab() if tokenizer else {}
+    known += [("image_token_id", i) for word, i in words.items() if _WORD.fullmatch(word)]
+
+    def number(pattern: re.Pattern[str]) -> int | None:
+        return next((v for n, v in known if pattern.match(n) and type(v) is int), None)
+
+    token, rows, side = number(_ID), number(_ROWS), number(_SIDE)
+    siglip = "siglip" in str(settings).lower()
+    middle = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
+    numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
+    mean, std = (
+        given if len(given) == 3 and {type(v) for v in given} <= {int, float} else list(usual)
+        for given, usual in zip(numbers, middle, strict=True)
+    )
+    if getattr(tokenizer, "chat_template", None):
+        turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
+    else:
+        turn = f'"USER: {{images}}{{prompt}} ASSISTANT:"  # {_GUESS}'
+    told = token is not None and (token < 0 or rows is not None)
+    return _CONSTANTS.format(
+        turn=turn,
+        id=-200 if token is None else token,
+        rows=rows or 1,
+        how=f"{'' if told else _GUESS + ': '}what stands for a picture",
+        pixels=f"{side or 224}, {mean}, {std}",
+        trust=loading.trust_remote_code,
+        look=_LOOK.format(trust=loading.trust_remote_code) if look else "",
+    )
+
+
+def _lines(items: Any) -> str:
+    return "\n    ".join(map(visible, items)) or "nothing"
+
+
+def _shape(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+
+
+def _modules(model: nn.Module) -> list[str]:
+    """The outer modules, the largest first."""
+    found = [(n, m) for n, m in model.named_modules() if n and n.count(".") < 3 and size_of(m)]
+    found = [(name, module) for name, module in found if not re.search(r"\.\d+(\.|$)", name)]
+    found.sort(key=lambda pair: -size_of(pair[1]))
+    return [f"{name}  {type(m).__name__}  {size_of(m):,}" for name, m in found[:_LISTED]]
+
+
+def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
+    """What forward takes of what was made; pixels under the name that forward has for them."""
+    offered = made or ("input_ids", "attention_mask", "pixel_values")
+    pixels = [name for name in pixel_inputs(made) or ["pixel_values"] if name not in takes]
+    waiting = [name for name in takes if _PIXELS.search(name) and name not in offered]
+    renamed = dict(zip(waiting, pixels, strict=False))
+    for name in takes:
+        if name in offered or name in renamed:
+            yield f'"{name}": "{renamed.get(name, name)}",'
+        elif _MASK.search(name) and not made:
+            yield f'"{name}": "image_mask",'
+        elif _SEEN.search(name) and not made:
+            yield f'# "{name}": NAME,  # {_GUESS} that it does without'
+
+
+def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[str]:
+    """What structure tells, and a guess where it does not."""
+    layers = largest(model, nn.ModuleList, names)
+    seen = [name for name in vision_modules(model) if not name.startswith(f"{layers}.")]
+    guesses = {
+        "vision_encoder": seen[0] if seen else "NAME",
+        "projector": next((name for name in seen if "proj" in name), "NAME"),
+        "decoder_layers": layers,
+        "text_embedding": largest(model, nn.Embedding, names),
+    }
+    with suppress(NormprobeError):
+        guesses |= {role: part.name for role, part in find_parts(model) if role in MODULE_ROLES}
+    for role, guess in guesses.items():
+        yield f'# "{role}": "{guess}",'
+    yield '# "image_token_ids": (ID,),  # none: the rows that other pixels change are visual'

@@ -1,0 +1,29 @@
+"""The command ``inputs``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normprobe.cli import console
+from normprobe.cli.grouping import Display, grouped, only
+from normprobe.options import Loading
+
+
+@grouped
+def inputs(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder or GGUF file.")],
+    write: Annotated[Path, typer.Option("--write", help="The file to begin.", metavar="FILE.py")],
+    *,
+    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "device", "dtype")],
+    display: Annotated[Display, only(Display, "verbose")],
+) -> None:
+    """Begin an inputs file for a model with code of its own, and try it on one sample.
+
+    It holds what forward takes, what the processor makes, modules that may be parts, and a `build`.
+    """
+    with console.reported(display):
+        from normprobe.extensions.families.begun_inputs import begin_inputs_file
+
+        told = begin_inputs_file(model, write, loading)
+        console.data(f"{write} is written; {told}")

@@ -1,0 +1,177 @@
+"""``normprobe inputs MODEL --write FILE``: a file that runs, and what is said where it does not."""
+
+import ast
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from support.commands import invoke
+from support.flat import flat
+from support.plain_modules import PLACE, WIDTH, Inserting, made
+from support.remote_code.tokenizer import byte_tokenizer
+
+from normprobe import load_run
+
+
+def test_a_file_that_is_begun_measures_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begun = invoke("inputs", "specimen", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    assert "one sample is measured with it: 64 visual" in begun.stdout
+    text = Path("begun.py").read_text()
+    for told in ("pixel_values: float32 [1, 3, 64, 64]", "placeholder '<image>'", "LlamaModel"):
+        assert told in text
+    for out, more in (("with", ["--inputs", "begun.py"]), ("without", [])):
+        done = invoke("layers", "specimen", "-n", "2", "-o", out, *more)
+        assert done.exit_code == 0, done.output
+    # The template of the processor writes the turn around the prompt; the file's author does.
+    tokens = [load_run(out).wide("norm", "tokens")["visual"] for out in ("with", "without")]
+    assert tokens[0].tolist() == tokens[1].tolist()
+
+
+def test_a_model_of_own_code_and_a_file_that_is_there(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = repository("unseen")
+    begun = invoke("inputs", model, "--trust-remote-code", "--write", "begun.py")
+    assert "begun.py is written; one sample is measured with it" in begun.stdout, begun.output
+    text = Path("begun.py").read_text()
+    assert '# "decoder_layers": "tower"' in text
+    assert "input_ids\n    pixel_values=None\n    attention_mask=None" in text
+    again = invoke("inputs", model, "--trust-remote-code", "--write", "begun.py")
+    assert (again.exit_code, Path("begun.py").read_text()) == (1, text)
+    assert "begun.py exists" in again.stderr
+
+
+def test_a_setup_that_fails_says_why(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("inputs.py").write_text("def setup():\n    import a_package_that_nobody_has\n")
+    told = invoke("layers", repository("unseen"), "--trust-remote-code", "--inputs", "inputs.py")
+    assert told.exit_code == 1
+    assert "setup() of inputs.py fails: ModuleNotFoundError" in told.stderr
+    assert "on PYTHONPATH" in told.stderr
+
+
+#: Two pictures that differ, side by side in a prompt and one in each of two; and none.
+PROMPTS = {
+    "one": ("And this one?", 1),
+    "between": ("Is <image> like <image>?", 2),
+    "none": ("No picture.", 0),
+}
+
+
+def a_checkpoint(folder: Path) -> Inserting:
+    """Of a type that only a package registers, without a processor. Returns its module."""
+    body = made(Inserting)
+    tokenizer = byte_tokenizer((), None)
+    tokenizer.save_pretrained(folder)
+    body.words = torch.nn.Embedding(len(tokenizer), WIDTH)
+    weights = {f"body.{name}": value.contiguous() for name, value in body.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "model_type": "inserting",
+        "architectures": ["InsertingForCausalLM"],
+        "vocab_size": len(tokenizer),
+        "vision_config": {"image_size": 16},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return body.double()
+
+
+def pixels_by_hand(file: Path) -> np.ndarray:
+    values = np.asarray(Image.open(file).resize((16, 16))).astype(np.float64) / 255
+    mean = np.array([0.48145466, 0.4578275, 0.40821073])
+    std = np.array([0.26862954, 0.26130258, 0.27577711])
+    return ((values - mean) / std).transpose(2, 0, 1)
+
+
+def test_a_file_makes_ids_and_pixels_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows inserted in forward, no processor, a type of a package: one line to edit."""
+    monkeypatch.chdir(tmp_path)
+    body = a_checkpoint(tmp_path)
+    begun = invoke("inputs", ".", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    assert "is of the type 'inserting'" in begun.stdout
+    lines = Path("begun.py").read_text().splitlines()
+    (line,) = [number for number, text in enumerate(lines, 1) if "raise ImportError" in text]
+    assert str(line) in begun.stdout.rpartition("look at lines ")[2].strip().split(", ")
+    untouched = invoke("layers", ".", "--inputs", "begun.py", "-o", "untouched")
+    assert (
+        "setup() of begun.py fails: ImportError: import what registers inserting here"
+        in untouched.stderr
+    )
+    lines[line - 1] = "    import support.inserting_package"
+    Path("begun.py").write_text("\n".join(lines))
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8)).save(f"{name}.png")
+    pictures = ["a.png", "b.png"]
+    rows = [
+        {"id": name, "prompt": prompt, "images": pictures[-count:] if count else []}
+        for name, (prompt, count) in PROMPTS.items()
+    ]
+    for name, of_file, batch in (("batch", rows[:2], "2"), ("alone", rows, "1")):
+        Path(f"{name}.jsonl").write_text("\n".join(map(json.dumps, of_file)))
+        asked = ("layers", ".", "--inputs", "begun.py", "-b", batch, "-o", name)
+        done = invoke(*asked, "--data", f"{name}.jsonl")
+        assert done.exit_code == 0, done.output
+        check_norms(body, of_file, load_run(name).table)
+    # Now its code is known: forward names the pixels, a constant the id, and nothing is to edit.
+    again = invoke("inputs", ".", "--write", "again.py")
+    assert "again.py is written; one sample is measured with it: 16 visual" in again.stdout
+    told = Path("again.py").read_text()
+    assert '"images": "pixel_values"' in told
+    assert "IMAGE_IDS = [-200] * 1  # what stands for a picture" in told
+
+
+def check_norms(body: Inserting, rows: list, table: object) -> None:
+    """Each layer and group beside float64, of prompts that are written here."""
+    vocabulary = byte_tokenizer((), None)
+    norms = defaultdict(list)
+    for row in rows:
+        marks = "<image>\n" * len(row["images"]) * ("<image>" not in row["prompt"])
+        pieces = f"USER: {marks}{row['prompt']} ASSISTANT:".split("<image>")
+        ids = vocabulary(pieces[0], add_special_tokens=False).input_ids
+        for piece in pieces[1:]:
+            ids += [PLACE, *vocabulary(piece, add_special_tokens=False).input_ids]
+        pixels = [pixels_by_hand(Path(file)) for file in row["images"]]
+        with torch.no_grad():
+            body(torch.tensor([ids]), torch.from_numpy(np.stack(pixels)) if pixels else None)
+        for layer, states in enumerate(body.seen):
+            for state, origin in zip(states[0], body.origins[0], strict=True):
+                norms[layer, "text" if origin == "special" else str(origin)].append(
+                    np.linalg.norm(state)
+                )
+    found = flat(table).set_index(["layer", "group"])
+    for at, expected in norms.items():
+        assert found.loc[at, "tokens"] == len(expected)
+        assert found.loc[at, "norm_mean"] == pytest.approx(np.mean(expected), rel=1e-6)
+
+
+def test_what_a_stranger_writes_is_no_code_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_checkpoint(tmp_path)
+    code = 'print("run"))\n"""\nprint("run")\n("""'
+    config = {"model_type": code, "image_mean": code, "image_std": ["print()"], "image_size": code}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    begun = invoke("inputs", ".", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    tree = ast.parse(Path("begun.py").read_text())
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert "print" not in {getattr(function, "id", "") for function in called}
+    assert "SIDE, MEAN, STD = 224, [0.48" in Path("begun.py").read_text()
