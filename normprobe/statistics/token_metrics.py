@@ -44,7 +44,7 @@ def token_norms(states: Tensor) -> Tensor:
     return torch.where(peaks == torch.inf, peaks, _norms(states * scale.unsqueeze(-1)) / scale)
 
 
-class State(NamedTuple):
+class ScaledState(NamedTuple):
     """A hidden state in numbers whose squares float32 holds."""
 
     vectors: Tensor  # ``[..., hidden]``, each token times its scale; zeros where it is not finite
@@ -53,24 +53,24 @@ class State(NamedTuple):
     finite: Tensor  # ``[...]`` bool, where the norm is
     scale: Tensor | None  # ``[...]`` of ``_scaling``; None: 1 for all
 
-    def to(self, device: torch.device) -> "State":
+    def to(self, device: torch.device) -> "ScaledState":
         """The same on another device."""
         scale = None if self.scale is None else self.scale.to(device)
-        return State(*(part.to(device) for part in self[:-1]), scale)  # type: ignore[call-arg]
+        return ScaledState(*(part.to(device) for part in self[:-1]), scale)  # type: ignore[call-arg]
 
 
-def state_of(states: Tensor) -> State:
+def state_of(states: Tensor) -> ScaledState:
     """What the arithmetic of a layer reads of one of its states, ``[..., hidden]``."""
     scale = _scale(_peaks(states))
     if scale is None:
         vectors = widened(states)
         lengths = _norms(vectors)
-        return State(vectors, lengths, lengths, lengths < torch.inf, None)
+        return ScaledState(vectors, lengths, lengths, lengths < torch.inf, None)
     # A token that is not finite becomes zeros, for the same reason as in ``moved``.
     vectors = (states * scale.unsqueeze(-1)).nan_to_num_(nan=0.0)
     lengths = _norms(vectors)
     norms = lengths / scale
-    return State(vectors, lengths, norms, norms < torch.inf, scale)
+    return ScaledState(vectors, lengths, norms, norms < torch.inf, scale)
 
 
 class Moved(NamedTuple):
@@ -84,7 +84,7 @@ class Moved(NamedTuple):
     scale: Tensor  # ``[...]``, of all but the first
 
 
-def moved(x: State, h: State) -> Moved:
+def moved(x: ScaledState, h: ScaledState) -> Moved:
     """How far a layer moves each token, for ``metrics_of``.
 
     D = h - x, D_par = <D, x> / ||x||, and D_perp is the part of D orthogonal to x.
@@ -113,7 +113,7 @@ def moved(x: State, h: State) -> Moved:
     return Moved(product, length, parallel, _norms(perpendicular), perpendicular, scale)
 
 
-def lengths_of(x: State, h: State, moved: Moved) -> Tensor:
+def lengths_of(x: ScaledState, h: ScaledState, moved: Moved) -> Tensor:
     """What ``metrics_of`` needs of a layer, ``[9, ...]``."""
     lengths = x.norms, h.norms, x.lengths, h.lengths
     return torch.stack([*lengths, *moved[:4], moved.scale])
@@ -270,7 +270,7 @@ class Directions(NamedTuple):
     tokens: Tensor  # ``[..., batch, 2, 1]``, how many tokens the last two are sums of
 
 
-def directions(state: State, masks: Tensor) -> Directions:
+def directions(state: ScaledState, masks: Tensor) -> Directions:
     """Where the groups of a state point.
 
     Args:
@@ -291,7 +291,7 @@ def directions(state: State, masks: Tensor) -> Directions:
     return Directions(groups, units, weights.bmm(centered), tokens)
 
 
-def units_of(state: State, masks: Tensor) -> tuple[Tensor, Tensor]:
+def units_of(state: ScaledState, masks: Tensor) -> tuple[Tensor, Tensor]:
     """``Directions.units`` and ``tokens`` alone."""
     pointing, lengths = _pointing(state, masks & state.finite.unsqueeze(1))
     return (pointing / lengths).bmm(state.vectors), pointing.sum(-1, keepdim=True)
@@ -314,7 +314,7 @@ def mean_of(sums: Tensor, tokens: Tensor) -> Tensor:
     return sums / tokens
 
 
-def _pointing(state: State, held: Tensor) -> tuple[Tensor, Tensor]:
+def _pointing(state: ScaledState, held: Tensor) -> tuple[Tensor, Tensor]:
     """Which tokens of ``MODALITIES`` have a direction, and lengths to divide by.
 
     Returns:

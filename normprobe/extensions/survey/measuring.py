@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 import sys
 import time
@@ -142,17 +141,17 @@ def survey(
     with naming_the_run(run):
         folders = _folders(models, run.path / MODELS)
         cache = HubCache(run.path, _hub_cache(), keep)
-        # Before a process starts: libraries read it when imported.
-        os.environ.update(cache.variables)
         outcomes = []
-        for place, (model, folder) in enumerate(zip(models, folders, strict=True), start=1):
-            outcome = outcome_in(folder)
-            if outcome is None or outcome["failures"]:
-                cache.open()
-                outcome = measured_apart(model, how, folder)
-                cache.close()
-                log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *_told(outcome))
-            outcomes.append(outcome)
+        with cache.used():
+            for place, (model, folder) in enumerate(zip(models, folders, strict=True), start=1):
+                outcome = outcome_in(folder)
+                if outcome is None or outcome["failures"]:
+                    cache.open()
+                    outcome = measured_apart(model, how, folder)
+                    cache.close()
+                    told = _told(outcome)
+                    log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *told)
+                outcomes.append(outcome)
         cache.close()
         for model, folder in zip(models, folders, strict=True):
             for name in how.measurements:

@@ -10,6 +10,7 @@ import csv
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -89,13 +90,19 @@ class HubCache:
     def __init__(self, folder: Path, shared: Path, keep: Keep) -> None:
         self._folder, self._shared, self._keep = folder.resolve() / FOLDER, shared, keep
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """What the libraries read at their import to use this cache."""
-        if self._keep == "all":
-            return {}
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Meanwhile processes that start read this cache: libraries look it up when imported."""
         places = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_MODULES_CACHE": "modules"}
-        return {name: str(self._folder / place) for name, place in places.items()}
+        before = {name: os.environ.get(name) for name in places}
+        if self._keep != "all":
+            os.environ |= {name: str(self._folder / place) for name, place in places.items()}
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ |= {} if value is None else {name: value}
 
     def open(self) -> None:
         """Link what the hub cache holds."""

@@ -31,7 +31,7 @@ GRADIENT_GROWTH, AFTER = 100.0, 3
 #: Measured steps in a row that a ratio is outside, or that pictures are the same.
 IN_A_ROW = 2
 #: Relative differences below this are rounding.
-SAME = 1e-4
+NO_SPREAD = 1e-4
 
 
 #: Columns of ``UpdateReader.rows`` that are judged.
@@ -221,9 +221,9 @@ def _same_for_all(rows: pd.DataFrame, seen: ForwardReader) -> Iterator[str]:
     groups = set(rows["group"])
     if STRUCTURAL in groups and VISUAL not in groups:
         yield "no token of a picture depends on its pixels"
-    elif 0 <= within < SAME:
+    elif 0 <= within < NO_SPREAD:
         yield "all visual tokens of a picture are the same"
-    elif between < SAME and len(set(seen.pixels[1].tolist())) > 1:
+    elif between < NO_SPREAD and len(set(seen.pixels[1].tolist())) > 1:
         yield "visual tokens are the same whatever the picture"
 
 

@@ -22,7 +22,7 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredBatch, layers_of_all_depths, text_ids
 from normprobe.schema import GEOMETRIC_RATIOS, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
 from normprobe.statistics.token_metrics import (
-    State,
+    ScaledState,
     in_group,
     lengths_of,
     metrics_of,
@@ -57,8 +57,8 @@ class ForwardReader:
         self._batch, self._read = batch, batch.model.read_stream
         self._full = layers_of_all_depths(len(batch.model.decoder_layers), FULL_LAYERS)
         self._groups, self._dtype = batch.prompt_groups, torch.float32
-        self._entered: tuple[Tensor, int, State] | None = None  # a state, its version
-        self._left: tuple[Tensor, int, State] | None = None
+        self._entered: tuple[Tensor, int, ScaledState] | None = None  # a state, its version
+        self._left: tuple[Tensor, int, ScaledState] | None = None
         self._tokens: dict[int, Tensor] = {}  # by layer: [3, batch, seq]
         self._spreads: tuple[Tensor, ...] = ()
         self.skipped: list[int] = []

@@ -58,7 +58,7 @@ from normprobe.statistics.sample_statistics import (
 from normprobe.statistics.token_metrics import (
     POOLED_GROUPS,
     Directions,
-    State,
+    ScaledState,
     cross_modal_cosine,
     directions,
     group_masks,
@@ -149,7 +149,7 @@ class _Passed(NamedTuple):
 
     tensor: Tensor  # as the model passes it on
     version: int  # of the tensor: it grows when the model writes into it
-    state: State
+    state: ScaledState
     directions: Directions
 
 

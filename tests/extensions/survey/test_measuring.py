@@ -62,6 +62,25 @@ def models(*names: str) -> list[ListedModel]:
     return [ListedModel(name) for name in names]
 
 
+@pytest.mark.usefixtures("unrendered", "measured")
+def test_the_cache_of_a_survey_is_used_by_its_own_processes_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "mine")
+    monkeypatch.delenv("HF_XET_CACHE", raising=False)
+    before, seen = dict(os.environ), []
+    real = measuring.measured_apart
+
+    def looked(*arguments: Any) -> dict[str, Any]:
+        seen.append(os.environ["HF_HUB_CACHE"])
+        return real(*arguments)
+
+    monkeypatch.setattr("normprobe.extensions.survey.measuring.measured_apart", looked)
+    survey(models("org/a"), tmp_path / "out")
+    assert seen == [str(tmp_path / "out/cache/hub")]
+    assert dict(os.environ) == before
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_finished_models_are_skipped_longer_lists_and_retries_are_taken(
     measured: list[str], tmp_path: Path

@@ -191,7 +191,7 @@ def test_swapped_modalities_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     real = measure.turn_cosines
 
     def swapped(*arguments: Any) -> torch.Tensor:
-        return real(*arguments)[:, [1, 0, 2]]
+        return real(*arguments)[..., [1, 0, 2]]
 
     monkeypatch.setattr(measure, "turn_cosines", swapped)
     assert doubted(measured()) == {"visual_turn_to_text", "text_turn_to_visual"}
