@@ -149,8 +149,7 @@ def survey(
                     cache.open()
                     outcome = measured_apart(model, how, folder)
                     cache.close()
-                    told = _told(outcome)
-                    log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *told)
+                    log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *_told(outcome))
                 outcomes.append(outcome)
         cache.close()
         for model, folder in zip(models, folders, strict=True):
