@@ -135,7 +135,7 @@ BatchSize = Annotated[
         "-b",
         parser=_batch_size,
         metavar="N",
-        help="Samples a forward; auto: as many as fit, fewer when memory runs out; one in float32.",
+        help="Samples a forward; auto: as many as fit; one in float32.",
     ),
 ]
 
@@ -150,12 +150,16 @@ class Loading:
     device: Annotated[
         str,
         typer.Option(
-            help="auto, cpu, cuda, cuda:1, mps; balanced: spread over all.", metavar="NAME"
+            help="Default auto; cpu, cuda, cuda:1, mps; balanced: over all.",
+            metavar="NAME",
+            show_default=False,
         ),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        typer.Option(help="auto (as saved), float32, bfloat16, float16.", metavar="NAME"),
+        typer.Option(
+            help="Default as saved; float32, bfloat16, float16.", metavar="NAME", show_default=False
+        ),
     ] = "auto"
     attn_implementation: Annotated[
         str | None, typer.Option(help="sdpa, eager, flash_attention_2.", metavar="NAME")
@@ -220,8 +224,8 @@ class Sampling:
     data: Annotated[
         str,
         typer.Option(
-            help="sample, pairs, boxes, mixed (bundled), text (no images), paper, a benchmark "
-            "(mmbench, pope:random, mmstar, ...), or a local file or folder.",
+            help="Bundled: sample, pairs, boxes, mixed, text (no images), paper. A benchmark: "
+            "mmbench, pope:random, ... A file or folder.",
             metavar="DATA",
         ),
     ] = "sample"
@@ -270,12 +274,12 @@ class Output:
         Path | None,
         typer.Option("--output", "-o", help="Run folder. Default: below runs/.", metavar="DIR"),
     ] = None
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a run folder that exists.")
-    ] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that exists.")] = (
+        False
+    )
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with the run in --output, or the last unfinished."),
+        typer.Option("--resume", help="Go on with --output, or the last unfinished."),
         Excludes("overwrite"),
     ] = False
 

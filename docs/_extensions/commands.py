@@ -24,7 +24,7 @@ class Commands(SphinxDirective):
 
 def _help(name: str) -> str:
     environment = {"TERMINAL_WIDTH": "96", "COLUMNS": "96", "NO_COLOR": "1"}
-    printed = CliRunner().invoke(app, [name, "--help"], env=environment, prog_name="normprobe")
+    printed = CliRunner().invoke(app, [name, "--help-all"], env=environment, prog_name="normprobe")
     assert printed.exit_code == 0, printed.output
     return "\n".join(line.rstrip() for line in printed.stdout.strip("\n").splitlines())
 

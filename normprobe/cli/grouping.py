@@ -65,6 +65,12 @@ PANELS = {
     "verbose",
 }
 _MEASURED, *_, _WRITTEN = PANELS
+#: What few need: ``--help`` names it alone.
+_RARE = frozenset(
+    "inputs named system allow_long_prompts prompt seed skip_bad workers attn_implementation "
+    "verify by strict theory verbose junit keep timeout".split()
+)
+_ALL, _FEW = "--help-all", 3
 
 Model = Annotated[
     str,
@@ -107,8 +113,26 @@ class Commands(TyperGroup):
 class Command(TyperCommand):
     """A command that says in plain words what is wrong with a value."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help; what few need by its names alone, unless all is asked for."""
+        rare = [parameter for parameter in self.get_params(ctx) if parameter.name in _RARE]
+        if _ALL in ctx.meta or len(rare) < _FEW:
+            super().format_help(ctx, formatter)
+            return
+        for parameter in rare:
+            parameter.hidden = True
+        names = ", ".join(parameter.opts[0] for parameter in rare)
+        self.epilog = f"Also, by {ctx.command_path} {_ALL}: {names}."
+        super().format_help(ctx, formatter)
+        self.epilog = None
+        for parameter in rare:
+            parameter.hidden = False
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words of a command."""
+        if _ALL in args:
+            ctx.meta[_ALL] = True
+            args = ["--help"]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -136,10 +160,8 @@ class Asked:
     also: Annotated[
         list[str] | None,
         typer.Option(
-            help="What else to measure: branches (what attention and MLP write, each by itself), "
-            "massive (massive activations: which dimensions and tokens, and all without them), "
-            "headroom (the largest numbers, also inside of layers, against the end of float16). "
-            "Repeatable.",
+            help="Also branches (attention and MLP), massive (activations), headroom (to the end "
+            "of float16). Repeatable.",
             metavar="NAME,NAME",
         ),
     ] = None
@@ -154,8 +176,7 @@ class Asked:
     tower: Annotated[
         Literal["vision", "audio"] | None,
         typer.Option(
-            help="In place of decoder layers: every block of that tower, the rows of pictures "
-            "beside CLS and registers; how far the largest numbers are from the end of float16.",
+            help="In place of decoder layers: every block of that tower.",
             metavar="vision|audio",
         ),
         Excludes("also", "by", "map", "theory", "align", "verify"),
@@ -173,8 +194,8 @@ class Asked:
     align: Annotated[
         str | None,
         typer.Option(
-            help="Measure with a norm behind the projector, untrained: visual tokens as loud as "
-            "table (the text embedding), prompt, or a norm.",
+            help="With an untrained norm behind the projector: visual tokens as loud as table "
+            "(the text embedding), prompt, or a norm.",
             metavar="table|prompt|FLOAT",
             parser=_target,
         ),
@@ -183,7 +204,7 @@ class Asked:
         int | None,
         typer.Option(
             min=1,
-            help="Lay the norm of each visual token over the first N pictures.",
+            help="Norms of visual tokens over the first N pictures.",
             metavar="N",
         ),
     ] = None
@@ -201,8 +222,7 @@ class Display:
         Literal["csv", "json", "md", "tex"] | None,
         typer.Option(
             "--format",
-            help="Print the table alone, as CSV, Markdown or LaTeX; json: with what it says and "
-            "where it is.",
+            help="Print the table alone; json: with what it says and where it is.",
             metavar="csv|json|md|tex",
         ),
         Excludes("quiet"),

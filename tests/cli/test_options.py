@@ -55,8 +55,11 @@ OPTIONS = {
 BEGINS = re.compile(r"^│ [ *]*(--[a-z-]+)(?: +(-[a-z]))?(?= )", re.MULTILINE)
 
 
+HELP = ["--help", "--help-all"]
+
+
 def options_of(*words: str) -> list[str]:
-    shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "120"})
+    shown = CliRunner().invoke(app, [*words, HELP[bool(words)]], env={"COLUMNS": "120"})
     assert shown.exit_code == 0, shown.output
     return [name for names in BEGINS.findall(shown.stdout) for name in names if name]
 
@@ -75,7 +78,12 @@ def test_the_options_of_a_command(command: str) -> None:
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("command", OPTIONS)
 def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
-    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": str(columns)}).stdout
+    environment = {"COLUMNS": str(columns)}
+    short, shown = (
+        CliRunner().invoke(app, [command, each], env=environment).stdout for each in HELP
+    )
+    assert len(short.splitlines()) <= 64
+    assert all(option in short for option in OPTIONS[command].split() if option.startswith("--"))
     panels = re.findall(r"^╭─ ([\w ]+) ─", shown, re.MULTILINE)
     assert panels == [panel for panel in ("Arguments", *PANELS) if panel in panels]
     assert "Where it goes" in panels

@@ -28,7 +28,7 @@ class Layers(SampleMeasurement):
 
     name = "layers"
     summary = """
-    Norms, cosines and angles of every decoder layer, by token group (Figures 2-5).
+    Norm, cosine and angle of every decoder layer by token group (Figures 2-5).
 
     MODEL may be a vision-language model or, with --data text, a bare language model.
     Several GPUs share the samples: torchrun --nproc-per-node 8 -m normprobe layers MODEL
