@@ -88,7 +88,7 @@ def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
 
 
 def print_shift(shift: pd.DataFrame, console: Console) -> None:
-    """Print the loudest rows of both tables side by side, then the tokens that moved most."""
+    """Print the loudest rows of both tables side by side, then the tokens that moved most, if any did."""
     sides = [
         shift[shift[rank].le(_MOST).fillna(False)].sort_values(rank)
         for rank in ("base_rank", "rank")
@@ -104,6 +104,8 @@ def print_shift(shift: pd.DataFrame, console: Console) -> None:
         f"{(there & ~here).sum():,} in the base.",
     )
     movers = moved_most(shift).head(_MOST)
+    if movers["distance"].eq(0).all():
+        return  # the sentence says that nothing moved
     headers = ("token", "id", "base norm", "norm", "distance", "cosine")
     columns = [("token", "token_id", "base_norm", "norm", "distance", "cosine")]
     table = _side_by_side("Tokens that moved most", headers, [movers], columns)

@@ -33,6 +33,8 @@ def test_what_rose_among_the_loudest_is_named() -> None:
     assert '* "<|vision_start|>"' in first
     assert first.endswith("new")
     assert "2,997 tokens in both, 2 in the model alone, 1 in the base." in text
+    still = made_tables.shift().assign(distance=0.0)
+    assert "moved most" not in printed(print_shift, still)
     assert "The hidden sizes differ" in printed(print_shift, made_tables.shift(distances=False))
 
 
