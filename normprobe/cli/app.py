@@ -21,7 +21,6 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     COMPARE: {
         "show": runs.show,
         "compare": runs.compare,
-        "verify": runs.verify,
         "report": runs.report,
     },
     SHARE: {},

@@ -66,10 +66,11 @@ PANELS = {
 }
 _MEASURED, *_, _WRITTEN = PANELS
 #: What few need: ``--help`` names it alone.
-_RARE = frozenset(
-    "inputs named system allow_long_prompts prompt seed skip_bad workers attn_implementation "
-    "verify by strict theory verbose junit keep timeout".split()
-)
+_RARE = {
+    *("inputs", "named", "system", "allow_long_prompts", "prompt", "seed", "skip_bad", "workers"),
+    *("attn_implementation", "verify", "by", "strict", "theory", "verbose", "junit", "keep"),
+    *("timeout",),
+}
 _ALL, _FEW = "--help-all", 3
 
 Model = Annotated[

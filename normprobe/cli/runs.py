@@ -1,4 +1,4 @@
-"""The commands that take finished runs: from ``show`` to ``card`` and ``atlas``."""
+"""The commands that take finished runs: ``show``, ``compare`` and ``report``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,11 +7,10 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Without, grouped, only
-from normprobe.options import Excludes, Loading, Output
+from normprobe.options import Excludes, Output
 
 if TYPE_CHECKING:
     from normprobe.run import Run
-    from normprobe.verify import Verified
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")
@@ -144,74 +143,3 @@ def report(
         page = page_of([load_run(run) for run in folders])
         write_by_rename(output, page.encode("utf-8", errors="xmlcharrefreplace"))
         console.data(str(output))
-
-
-@grouped
-def verify(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", help="Run folder of interface, layers or grounding.", show_default=False
-        ),
-    ],
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
-    ] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of that draw.", metavar="N")] = 42,
-    *,
-    loading: Annotated[Loading, only(Loading, "trust_remote_code", "inputs")],
-    display: Annotated[Display, only(Display, "format", "verbose")],
-) -> None:
-    """Measure a few samples of a finished run again: are its numbers the same to the last digit?
-
-    Where they are not, it says what changed since: model, data, library versions or device.
-    """
-    with console.reported(display):
-        with console.lasting_imports():
-            from normprobe.verify import verify_run
-
-        found = verify_run(
-            run,
-            samples=limit,
-            seed=seed,
-            trust_remote_code=loading.trust_remote_code,
-            inputs=loading.inputs,
-        )
-        if display.format == "json":
-            console.json_object(
-                equal=found.equal,
-                sentence=found.sentence,
-                changed=found.changed,
-                table=found.table,
-            )
-        elif not console.table(found.table, display):
-            _print(found)
-        if not found.equal:
-            raise typer.Exit(console.FAILED)
-
-
-def _print(found: "Verified") -> None:
-    """A row a sample; then the quantities that differ, a row each; then what changed."""
-    from rich.text import Text
-
-    from normprobe.report.readable import significant
-    from normprobe.report.terminal import add_column, new_table, print_sentence, print_table
-
-    columns = ("numbers", "different", "largest relative difference")
-    with console.stdout_console() as target:
-        table = new_table("Measured again")
-        for header in ("sample", "quantity", *columns):
-            add_column(table, header, left=header in ("sample", "quantity"))
-        for sample_id, rows in found.table.groupby("sample_id"):
-            differing = rows[rows["different"] > 0]
-            if differing.empty:
-                numbers = (str(rows["numbers"].sum()), "0", "0")
-                table.add_row(Text(str(sample_id)), f"all {len(rows)}", *numbers)
-            for _, row in differing.iterrows():
-                far = significant(row["largest_relative_difference"], 2)
-                numbers = (str(row["numbers"]), str(row["different"]), far)
-                table.add_row(Text(str(sample_id)), Text(str(row["quantity"])), *numbers)
-        print_table(table, target, keys=2)
-        print_sentence(found.sentence, target)
-        for line in found.changed:
-            print_sentence(f"Changed since: {line}", target)

@@ -56,9 +56,9 @@ class _CheckExtension(Extension):
         return (Check(),)
 
     def commands(self) -> Mapping[str, Callable[..., None]]:
-        from normprobe.extensions.check.command import check, states
+        from normprobe.extensions.check.command import check, states, verify
 
-        return {"check": check, "states": states}
+        return {"check": check, "states": states, "verify": verify}
 
 
 EXTENSION = _CheckExtension()

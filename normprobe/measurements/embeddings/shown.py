@@ -88,7 +88,7 @@ def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
 
 
 def print_shift(shift: pd.DataFrame, console: Console) -> None:
-    """Print the loudest rows of both tables side by side, then the tokens that moved most, if any did."""
+    """Print the loudest rows of both tables side by side, then what moved most, if anything."""
     sides = [
         shift[shift[rank].le(_MOST).fillna(False)].sort_values(rank)
         for rank in ("base_rank", "rank")
