@@ -23,7 +23,7 @@ from normprobe.measurements.measurement import SampleMeasurement
 from normprobe.options import Loading, NeededByAll, Output, Sampling
 
 _BATCH = 8  # of the demo, like the number of tokens it names
-_TOP = 5
+_TOP, _SCENES = 5, 40
 
 
 def command_of(offered: SampleMeasurement) -> Callable[..., None]:
@@ -126,7 +126,8 @@ def demo(
     """Every measurement on the bundled specimen and photographs. No download.
 
     Norms at the interface, through the decoder and in the embedding table; the attention of one
-    question to its photograph; and the decoder again with visual tokens of the norm of text.
+    question to its photograph; the decoder again with visual tokens of the norm of text; and what
+    changed norms cost in answers.
     """
     with console.reported(display):
         with console.lasting_imports():
@@ -156,6 +157,7 @@ def demo(
         pictured = next(sample for sample in open_data(SAMPLE) if sample.image is not None)
         done(probe.attention(pictured, **to("attention")))
         aligned = done(probe.layers(batch_size=_BATCH, align="table", **to("layers-aligned")))
+        cause = done(probe.measure("cause", data="scenes", limit=_SCENES, **to("cause")))
         done(compare([layers, aligned], **to("compare")))
         page = place / "report.html"
         write_by_rename(page, page_of(runs).encode())
@@ -164,6 +166,7 @@ def demo(
             return
         console.data(layers.verdict.headline)
         console.data(f"Aligned to the norm of text: {aligned.verdict.headline}")
+        console.data(f"By intervention: {cause.verdict.headline}")
         console.data(f"All tables and figures on one page: {page}")
         console.data("Your own model: normprobe layers org/model")
 

@@ -249,16 +249,17 @@ def test_inspect_reads_no_weights(run: Run, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
-def test_the_demo_ends_with_four_lines(run: Run, tmp_path: Path) -> None:
+def test_the_demo_ends_with_five_lines(run: Run, tmp_path: Path) -> None:
     result = run("demo", "-o", "demo")
     assert result.exit_code == 0, result.output
-    told, aligned, page, own = result.stdout.splitlines()
+    told, aligned, caused, page, own = result.stdout.splitlines()
     layers = flat(pd.read_csv(tmp_path / "demo/layers/layers.csv")).set_index(["layer", "group"])
     mean = "norm_geometric_mean"
     ratio = layers.loc[(0, VISUAL), mean] / layers.loc[(0, TEXT), mean]
     assert told.startswith(f"Visual tokens enter the decoder with {ratio:.0f} x the norm of text ")
     assert "more slowly" in told
     assert aligned.startswith("Aligned to the norm of text: Visual tokens enter ")
+    assert caused.startswith("By intervention: Matching norms removes ")
     assert Path(page.rpartition(": ")[2]).is_file()
     assert own.endswith("normprobe layers org/model")
     for command, files in FILES.items():
@@ -268,7 +269,7 @@ def test_the_demo_ends_with_four_lines(run: Run, tmp_path: Path) -> None:
     assert page.stat().st_size <= 1_000_000
     assert run("report", "demo", "-o", "page.html").exit_code == 0
     for file in (page, tmp_path / "page.html"):
-        assert file.read_text().count('<section id="run-') == 6
+        assert file.read_text().count('<section id="run-') == 7
 
 
 def test_a_projector_that_is_not_found_is_said(
