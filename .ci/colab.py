@@ -7,6 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, NOTEBOOK = ROOT / "docs/tutorial/first-look.md", ROOT / ".github/first-look.ipynb"
 INSTALL = "%pip install --quiet git+https://github.com/OWNER/normprobe"
+#: What a code cell begins with for the documentation alone.
+_OPTIONS = re.compile(r"^(---\n.*?^---\n|:\w+:[^\n]*\n+)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
@@ -21,7 +23,8 @@ def made(page: str) -> str:
     cells = [cell("code", INSTALL)]
     for place, text in enumerate(_CODE.split(body)):
         if text.strip():
-            cells.append(cell("code" if place % 2 else "markdown", text.strip()))
+            kind, shown = ("code", _OPTIONS.sub("", text)) if place % 2 else ("markdown", text)
+            cells.append(cell(kind, shown.strip()))
     for number, each in enumerate(cells):
         each["id"] = f"cell-{number}"
     python = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}

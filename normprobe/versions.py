@@ -112,6 +112,17 @@ def _attribute(model: Any, names: Sequence[str]) -> nn.Module | None:
     return next((module for module in found if isinstance(module, nn.Module)), None)
 
 
+def tensor_parallel() -> dict[str, Any]:
+    """The argument of ``from_pretrained`` that lets processes share each layer, by its own plan.
+
+    4.57 takes the plan itself, 5 a configuration.
+    """
+    if not is_line_5():
+        return {"tp_plan": "auto"}
+    configuration = import_module("transformers.distributed").DistributedConfig
+    return {"distributed_config": configuration(tp_plan="auto")}
+
+
 def load_and_report(
     model_class: Any, source: str | None, **options: Any
 ) -> tuple[Any, dict[str, Any]]:

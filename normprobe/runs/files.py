@@ -153,7 +153,7 @@ def csv_table(data: bytes) -> pd.DataFrame:
     for line in data.split(b"\n", 2)[:2]:  # the names, and a row, which may be longer
         if line.count(b",") >= _MOST_COLUMNS:
             raise ValueError(f"expected {_MOST_COLUMNS} columns at most")
-    table = pd.read_csv(
+    table: pd.DataFrame = pd.read_csv(
         io.BytesIO(data),
         keep_default_na=False,
         na_values=[""],
