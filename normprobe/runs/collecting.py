@@ -101,9 +101,9 @@ def collect(
     from accelerate.utils import gather_object
 
     state = PartialState()
-    shared = any(hasattr(weight, "full_tensor") for weight in model.model.parameters())
-    share = (0, 1) if shared else (state.process_index, state.num_processes)
     alone = state.num_processes == 1
+    shared = not alone and any(hasattr(w, "full_tensor") for w in model.model.parameters())
+    share = (0, 1) if shared else (state.process_index, state.num_processes)
     run.kept_on_failure = not alone  # others add to it
     if state.is_main_process:
         _refuse_other_samples(run, data, builder, measurement, sampling.workers)
