@@ -16,6 +16,9 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/model/find/test_structure.py tests/model/load tests/model/test_modalities.py \
 	tests/extensions/sharing/test_atlas.py tests/test_code_failures.py
 
+# The same on each release that is supported beside the newest: RELEASES=5.16 for one.
+RELEASES ?= 5.16 5.17 5.18 5.19 5.20 5.21
+
 # What the tests skip where it is not installed, with an environment of its own: trainings of TRL,
 # Lightning and DeepSpeed, and what processors read clips and sounds with.
 EXTRAS := .venv-extras
@@ -52,7 +55,7 @@ WHEEL := .venv-wheel
 # Tests start processes: each would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-4.57 test-extras test-real test-engines test-lowest environments readme cost gpu types models loading-cost figures figure-references golden fast-set faults random-faults check \
+.PHONY: demo test test-all test-4.57 test-versions image test-extras test-real test-engines test-lowest environments readme cost gpu types models loading-cost figures figure-references golden fast-set faults random-faults check \
 	docs links columns atlas wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
@@ -66,6 +69,12 @@ test-all: test  ## the slow tests too
 
 test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57, slow tests too: some three minutes on two cores
 	$(OLDER)/bin/pytest --numprocesses 2 -m "not gpu and not network" $(OLDER_TESTS)
+
+test-versions: $(RELEASES:%=test-on-%)  ## the same on each of RELEASES, each with an environment of its own
+
+.PRECIOUS: .venv-5.%/ready
+test-on-%: .venv-%/ready
+	.venv-$*/bin/pytest --numprocesses 2 -m "not gpu and not network" $(OLDER_TESTS)
 
 test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some four minutes
 	$(EXTRAS)/bin/pytest --numprocesses 2 -m "" $(EXTRAS_TESTS)
@@ -109,6 +118,10 @@ wheel: $(RELEASE_READY)  ## wheel and sdist into dist/: checked, installed, and 
 	$(PYTHON) -m venv $(WHEEL)
 	$(WHEEL)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt dist/*.whl
 	cd $(WHEEL) && bin/normprobe layers specimen -n 2 --strict --output run --overwrite
+
+image:  ## an image of docker with normprobe for CPUs, where there is docker
+	docker build --tag normprobe .
+	docker run --rm normprobe layers specimen -n 2 --strict
 
 sbom: wheel  ## what a wheel brings with it, as CycloneDX, into dist/
 	$(RELEASE)/bin/cyclonedx-py environment --output-file dist/sbom.cdx.json $(WHEEL)/bin/python
@@ -192,6 +205,15 @@ $(RELEASE_READY): .ci/constraints.txt
 $(OLDER_READY): pyproject.toml .ci/constraints-4.57.txt
 	$(PYTHON) -m venv $(OLDER)
 	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints-4.57.txt --editable '.[test]'
+	touch $@
+
+# All else as it is pinned, but what a release asks for otherwise.
+.venv-5.%/ready: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(@D)
+	grep -Ev '^(transformers|huggingface_hub|tokenizers)==' .ci/constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt torch
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt \
+		--editable '.[test]' 'transformers==5.$*.*'
 	touch $@
 
 $(ENGINES_READY): pyproject.toml

@@ -12,7 +12,7 @@ from typing import Any
 from normprobe.errors import NormprobeError, first_line
 
 #: The two lines that normprobe runs on: the only one of transformers 4, the first of 5.
-_OLDER, _NEWER = (4, 57), (5, 19)
+_OLDER, _NEWER = (4, 57), (5, 16)
 _LATER = "a later --revision may hold newer code"
 _MEND = "setup() of --inputs FILE.py can put back what it misses"
 
@@ -246,7 +246,7 @@ def other_version(written_for: str | None) -> str:
     if line >= _NEWER:
         return _environment("normprobe", _exactly(written_for))
     if line > _OLDER:
-        return _LATER if running >= _NEWER else _environment("normprobe", ">=5.19")
+        return _LATER if running >= _NEWER else _environment("normprobe", ">=5.16")
     if running == _OLDER:
         alone = _environment("torch", _exactly(written_for))
         return f"normprobe runs on none older; {_LATER}, or {_MEND}; for the model alone: {alone}"

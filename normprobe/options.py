@@ -22,6 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 AUTO = "auto"
 #: As ``device``: spread over all devices with accelerate.
 BALANCED = "balanced"
+#: As ``device``: the processes of torchrun share each layer, by the model's plan for it.
+TENSOR_PARALLEL = "tp"
 
 #: What can be named by hand, where it is not found.
 MODULE_ROLES = (
@@ -150,7 +152,7 @@ class Loading:
     device: Annotated[
         str,
         typer.Option(
-            help="Default auto; cpu, cuda, cuda:1, mps; balanced: over all.",
+            help="Default auto; cpu, cuda:1, mps; balanced: over all; tp: share layers.",
             metavar="NAME",
             show_default=False,
         ),

@@ -30,7 +30,7 @@ from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import traced_example
-from normprobe.options import Output, Sampling
+from normprobe.options import TENSOR_PARALLEL, Output, Sampling
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import doubt, note_weights, start_run, warn
 from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence, note_untaken
@@ -144,7 +144,8 @@ class Pipeline:
 
     def _note_weights(self) -> None:
         """Record the weights that are measured, where the run is kept."""
-        if self.run.path is not None and self.run.writer == 0:
+        shared = self.source.loading.device == TENSOR_PARALLEL  # then all have to ask
+        if self.run.path is not None and (self.run.writer == 0 or shared):
             self._note_digests()
 
     def _note_digests(self) -> None:
@@ -239,6 +240,13 @@ class OverSamples(_OfSamples):
         return tables
 
     def _start(self) -> RunStore:
+        if self.source.loading.device == TENSOR_PARALLEL and (
+            self.measured_by.name != "layers" or self._options.get("map") is not None
+        ):  # these need the model when the other processes have ended
+            raise NormprobeError(
+                "--device tp measures layers, without --map",
+                "pass --device balanced, in one process",
+            )
         processes = join_processes(self.source.loading.device)
         self._device = processes.device
         return processes.shared(super()._start)

@@ -70,7 +70,8 @@ class Probe:
             tokenizer.
         **options: how it is loaded and asked. ``revision``: branch, tag or commit of a hub id;
             ``device``: ``auto``, cpu, cuda, cuda:1 or mps, ``balanced``: spread over devices with
-            accelerate (a model in memory stays where it is); ``dtype``: ``auto`` (as saved),
+            accelerate (a model in memory stays where it is), ``tp``: each layer shared by the
+            processes of torchrun; ``dtype``: ``auto`` (as saved),
             float32, bfloat16 or float16; ``attn_implementation``: sdpa, eager,
             flash_attention_2; ``trust_remote_code``: run the checkpoint's own code; ``inputs``: a
             Python file that says how the model takes its inputs, as ``inputs.inputs_file``

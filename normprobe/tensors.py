@@ -42,6 +42,12 @@ def arrays_as_tensors(value: Any, change: Callable[[Tensor], Tensor] = lambda t:
     return value
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, where processes share it: each of them has to ask."""
+    gathered: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return gathered
+
+
 def find_named(inputs: Mapping[str, Any], name: str) -> Any:
     """The value of an input, wherever it lies."""
     if inputs.get(name) is not None:

@@ -16,6 +16,8 @@ import transformers
 from accelerate import init_empty_weights
 from torch import Size, Tensor, nn
 
+from normprobe.errors import NormprobeError
+
 #: It is replaced for the whole process: one thread at a time.
 _REPLACING_AUTOCAST = RLock()
 
@@ -110,6 +112,21 @@ def _attribute(model: Any, names: Sequence[str]) -> nn.Module | None:
         holders.append(base)
     found = (getattr(holder, name, None) for holder in holders for name in names)
     return next((module for module in found if isinstance(module, nn.Module)), None)
+
+
+def tensor_parallel() -> dict[str, Any]:
+    """The argument of ``from_pretrained`` that lets processes share each layer, by its own plan.
+
+    Raises:
+        NormprobeError: on 4.57, which asks tensors for more than what is read on demand gives.
+    """
+    if not is_line_5():
+        raise NormprobeError(
+            f"--device tp needs transformers 5; {transformers.__version__} is installed",
+            "pass --device balanced, in one process",
+        )
+    configuration = import_module("transformers.distributed").DistributedConfig
+    return {"distributed_config": configuration(tp_plan="auto")}
 
 
 def load_and_report(

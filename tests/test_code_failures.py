@@ -134,7 +134,7 @@ def test_a_forward_that_fails_is_told() -> None:
         ("4.38.2", "normprobe 'transformers==4.57.6'", "torch 'transformers==4.38.2'"),
         ("4.46.0.dev0", "normprobe 'transformers==4.57.6'", "torch 'transformers~=4.46.0'"),
         ("4.57.1", "normprobe 'transformers==4.57.6'", "NORMPROBE_DEBUG=1"),
-        ("5.8.0", "a later --revision", "normprobe 'transformers>=5.19'"),
+        ("5.8.0", "a later --revision", "normprobe 'transformers>=5.16'"),
         ("5.19.0", "normprobe 'transformers==5.19.0'", "normprobe 'transformers==5.19.0'"),
         ("5.22.1", "normprobe 'transformers==5.22.1'", "normprobe 'transformers==5.22.1'"),
         ("5.23.0", "NORMPROBE_DEBUG=1", "normprobe 'transformers==5.23.0'"),

@@ -161,13 +161,12 @@ def pivot(table: pd.DataFrame, quantities: Sequence[str] | None = None) -> pd.Da
     if "group" in groups and {*MODALITIES} <= {*groups["group"]}:
         groups = groups[groups["group"].isin([PAIR, *MODALITIES, *OTHER_MEDIA])]
     rows = numbers[down].drop_duplicates().reset_index(drop=True)
-    places = pd.MultiIndex.from_frame(rows)
     columns: dict[tuple[str, ...], pd.Series] = {(key,): rows[key] for key in down}
     for name in names:
         for group in groups.itertuples(index=False, name=None):
-            own = numbers.merge(pd.DataFrame([group], columns=across)).set_index(down)[name]
-            if own.notna().any():
-                columns[name, *map(str, group)] = own.reindex(places).reset_index(drop=True)
+            own = numbers.merge(pd.DataFrame([group], columns=across))[[*down, name]]
+            if own[name].notna().any():
+                columns[name, *map(str, group)] = rows.merge(own, how="left")[name]
     made = pd.DataFrame(dict(enumerate(columns.values())))
     made.columns = pd.Index(list(columns), tupleize_cols=False)
     return made

@@ -101,15 +101,20 @@ def collect(
     from accelerate.utils import gather_object
 
     state = PartialState()
-    share = state.process_index, state.num_processes
     alone = state.num_processes == 1
+    shared = not alone and any(hasattr(w, "full_tensor") for w in model.model.parameters())
+    share = (0, 1) if shared else (state.process_index, state.num_processes)
     run.kept_on_failure = not alone  # others add to it
     if state.is_main_process:
         _refuse_other_samples(run, data, builder, measurement, sampling.workers)
     left = set(data.ids if only is None else only) - run.sample_ids()
     with meeting():  # every process has seen the same parts before one adds another
         state.wait_for_everyone()
-    _measure_share(run, model, data, left, share, builder, measurement, sampling)
+    # Processes that share a model all measure the same; the first one writes it down.
+    into = run if state.is_main_process or not shared else RunStore(dict(run.record))
+    if shared and sampling.batch_size == AUTO:  # none may halve it alone
+        sampling = replace(sampling, batch_size=_largest(model))
+    _measure_share(into, model, data, left, share, builder, measurement, sampling)
     with meeting():
         data.bad.add(gather_object(data.bad.skipped))
         state.wait_for_everyone()

@@ -47,6 +47,7 @@ def tensor_digests(model: "nn.Module", names: Collection[str]) -> dict[str, str]
     """
     from accelerate.utils import align_module_device, has_offloaded_params
 
+    from normprobe.tensors import whole
     from normprobe.versions import tied_weights
 
     owners = {_owner(name) for name in names}
@@ -59,7 +60,7 @@ def tensor_digests(model: "nn.Module", names: Collection[str]) -> dict[str, str]
                 continue
             with align_module_device(module):
                 own = {
-                    name: threads.submit(_digest, tensor)
+                    name: threads.submit(_digest, whole(tensor))
                     for name, tensor in _saved(module, prefix).items()
                     if not tensor.is_meta and name not in again
                 }

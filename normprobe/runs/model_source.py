@@ -42,7 +42,7 @@ from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.tracing.trace import find_or_trace
-from normprobe.options import AUTO, BALANCED, Loading
+from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL, Loading
 from normprobe.runs.facts import checkpoint_facts, model_facts
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL
 from normprobe.specimen import SPECIMEN_DIR
@@ -411,6 +411,7 @@ class CheckpointSource(ModelSource):
                 device_map="auto" if spread else None,
                 dtype=self.loading.dtype,
                 attn_implementation=self.loading.attn_implementation,
+                shared=self.loading.device == TENSOR_PARALLEL,
             )
         if self.bridges:
             log.warning(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from normprobe.console_state import unheard_by_children
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import known_failure
-from normprobe.options import AUTO, BALANCED
+from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL
 from normprobe.runs.run_folder import RunFolder, RunStore
 
 # The others may wait for a process whose samples are longer, or that went down to batches of one.
@@ -78,12 +78,12 @@ def join_processes(device: str) -> Processes:
     from normprobe.model.load.loading import pick_device
 
     # Left to itself, accelerate lets processes on a machine without a GPU know nothing of the rest.
-    cpu = pick_device(AUTO if device == BALANCED else device).type == "cpu"
+    cpu = pick_device(AUTO if device in (BALANCED, TENSOR_PARALLEL) else device).type == "cpu"
     with meeting():
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
     if state.num_processes == 1:
         return Processes(state, device)
-    if device not in (AUTO, "cpu"):
+    if device not in (AUTO, "cpu", TENSOR_PARALLEL):
         raise NormprobeError(
             f"{state.num_processes} processes cannot all use --device {device}",
             "start one process, or leave it out: each process takes a GPU of its own",

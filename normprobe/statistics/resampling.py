@@ -104,7 +104,8 @@ class Resampled:
     def to_text(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[draws, cells]``: each mean over that of the text tokens beside it."""
         keys = [name for name in self._by if name not in ("group", "hidden_size")]
-        cells = [*self._table[keys].itertuples(index=False, name=None)]
+        columns = (self._table[name] for name in keys)  # there may be none
+        cells = [*zip(*columns, strict=True)] or [()] * len(self._table)
         is_text = self._table["group"] == TEXT
         of_text = {cell: place for place, cell in enumerate(cells) if is_text.iloc[place]}
         beside = np.array([of_text.get(cell, -1) for cell in cells])

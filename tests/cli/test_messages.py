@@ -65,7 +65,7 @@ def test_a_prompt_is_for_a_folder_of_pictures_and_marks_one(run: Run) -> None:
 
 def test_a_device_of_no_such_name_lists_what_can_be_passed(run: Run) -> None:
     result = run("embeddings", "--device", "toaster")
-    assert_two_lines(result, "no device 'toaster'", "auto, cpu, cuda, cuda:1, mps or balanced")
+    assert_two_lines(result, "no device 'toaster'", "auto, cpu, cuda, cuda:1, mps, balanced or tp")
     assert "opengl" not in result.stderr
 
 

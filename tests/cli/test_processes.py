@@ -5,12 +5,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_same_bytes, assert_same_tables, assert_two_lines
 from support.commands import Ended, Forked, torchrun
+from support.processors import make_checkpoint
 from typer.testing import Result
+
+from normprobe.errors import NormprobeError
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.loading import load_model
 
 Run = Callable[..., Result]
 Measured = Callable[..., Path]
@@ -96,3 +102,33 @@ def test_a_process_that_is_left_alone_says_so(
         assert forks[lost].poll() is None
     forks[lost].kill()
     assert_two_lines(forks[1 - lost].wait(timeout=60), "lost each other", "--resume")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["specimen", "gemma3"])
+def test_two_processes_share_each_layer(model_type: str, run: Run, tmp_path: Path) -> None:
+    model = model_type if model_type == "specimen" else str(make_checkpoint(model_type, tmp_path))
+    layers = ["layers", model, "--dtype", "float32", "-n", "3"]
+    done = torchrun(tmp_path, *NORMPROBE, *layers, "--device", "tp", "-q", "-o", "two")
+    assert done.returncode == 0, done.stderr
+    assert run(*layers, "--device", "cpu", "-o", "one").exit_code == 0
+    two, one = (pd.read_csv(tmp_path / name / "layers.csv") for name in ("two", "one"))
+    keys = ["layer", "group", "quantity", "tokens", "samples"]
+    assert two[keys].equals(one[keys])
+    np.testing.assert_allclose(two["mean"], one["mean"], rtol=1e-5, atol=1e-6)
+    records = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("two", "one"))
+    assert len({json.dumps(record["weights"], sort_keys=True) for record in records}) == 1
+
+
+def test_what_cannot_share_its_layers_names_another_device(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    alone = run("layers", "-n", "1", "--device", "tp")
+    assert_two_lines(alone, "and there is one", "torchrun --nproc-per-node N -m normprobe")
+    interface = run("interface", "--device", "tp")
+    assert_two_lines(interface, "--device tp measures layers, without --map", "--device balanced")
+    checkpoint = open_checkpoint(str(make_checkpoint("chameleon", tmp_path)))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(NormprobeError, match="has no plan for sharing its layers") as refused:
+        load_model(checkpoint, shared=True)
+    assert "--device balanced" in refused.value.remedy

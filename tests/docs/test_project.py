@@ -1,5 +1,6 @@
 """What is said twice of the project is said alike."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.documents import ROOT
+from support.documents import ROOT, loaded
 
 import normprobe
 
@@ -82,6 +83,16 @@ def test_what_only_an_owner_can_give_is_listed() -> None:
     for name in tracked:
         assert "OWNER" in (ROOT / name).read_text(encoding="utf-8")
         assert f"`{name}`" in guide
+
+
+def test_the_notebook_for_colab_is_that_of_the_page() -> None:
+    program = loaded(ROOT / ".ci/colab.py")
+    made = program.made(program.PAGE.read_text("utf-8"))
+    assert program.NOTEBOOK.read_text("utf-8") == made, "run `python .ci/colab.py`"
+    code = "".join(
+        "".join(cell["source"]) for cell in json.loads(made)["cells"] if "outputs" in cell
+    )
+    assert "OWNER/normprobe" in code and "mystnb" not in code
 
 
 def test_each_promise_of_security_is_a_test() -> None:

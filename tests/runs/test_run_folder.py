@@ -463,6 +463,13 @@ def test_tables_survive_the_round_trip_exactly(tmp_path):
             pd.testing.assert_frame_equal(read_table(tmp_path, name), form, check_dtype=False)
 
 
+def test_numbers_are_read_to_their_last_bit(tmp_path):
+    run = new_run(tmp_path)
+    norms = np.random.default_rng(0).lognormal(size=500)
+    run.write_table("tokens", pd.DataFrame({"token": "x", "norm": norms}))
+    assert np.array_equal(read_table(tmp_path, "tokens")["norm"], norms)
+
+
 @pytest.mark.parametrize("token", ["\r", "a\rb", "\n", ",", '"', "nan", "null", "1", "\x00", ""])
 def test_tokens_that_csv_could_misread(tmp_path, token):
     run = new_run(tmp_path)

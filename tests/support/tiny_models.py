@@ -93,9 +93,16 @@ NOT_ON_4 = {
 }
 
 #: The releases that other packages pin; they lack the newest types.
-BEFORE_5_22 = Version(transformers.__version__) < Version("5.22")
-#: Types that 5.19 has, but not as these tests need them.
-NOT_ON_5_19 = {
+BEFORE_5_18, BEFORE_5_20, BEFORE_5_22 = (
+    Version(transformers.__version__) < Version(release) for release in ("5.18", "5.20", "5.22")
+)
+#: Types that 5.16 and 5.17 have, but not as these tests need them.
+NOT_BEFORE_5_18 = {
+    "glm5_next": "knows layers of another type",
+    "qwen4_exp": "knows layers of another type",
+}
+#: Types that 5.16 to 5.19 have, but not as these tests need them.
+NOT_BEFORE_5_20 = {
     "aria": "asks for configs where others take settings",
     "minicpmv4_6": "asks for the type of its text config",
     "minicpmv4_7": "asks for the type of its text config",
@@ -120,9 +127,9 @@ def build(model_type: str, **more: Any) -> PreTrainedModel:
     arguments = {**arguments, **more}
     if not is_line_5() and (model_type in NOT_ON_4 or not hasattr(transformers, name)):
         pytest.skip(f"transformers 4: {model_type} {NOT_ON_4.get(model_type, 'is newer')}")
-    on_5_19 = transformers.__version__.startswith("5.19.") and model_type in NOT_ON_5_19
-    if on_5_19 or (BEFORE_5_22 and not hasattr(transformers, name)):
-        why = NOT_ON_5_19[model_type] if on_5_19 else "is newer"
+    otherwise = (NOT_BEFORE_5_18 if BEFORE_5_18 else {}) | (NOT_BEFORE_5_20 if BEFORE_5_20 else {})
+    if model_type in otherwise or (BEFORE_5_22 and not hasattr(transformers, name)):
+        why = otherwise.get(model_type, "is newer")
         pytest.skip(f"transformers {transformers.__version__}: {model_type} {why}")
     model_class = getattr(transformers, name)
     config_class = model_class.config_class

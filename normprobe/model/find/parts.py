@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.failures import runs_own_code
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
+from normprobe.tensors import whole
 
 #: Parameters that stand for the whole image or only store: their tokens are no patches.
 _CLASS_TOKENS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_tokens?|registers)$")
@@ -218,5 +219,5 @@ def weight_of(part: Part) -> Tensor:
     """
     with align_module_device(part.module):
         tables = [getattr(part.module, name, None) for name in _TABLES]
-        present = [table.detach() for table in tables if isinstance(table, Tensor)]
+        present = [whole(table.detach()) for table in tables if isinstance(table, Tensor)]
     return present[0] if len(present) == 1 else torch.cat(present)

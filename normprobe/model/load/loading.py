@@ -1,6 +1,7 @@
 """Loads the model of a checkpoint where it is to be, and says first what that will read."""
 
 import atexit
+import os
 import shutil
 import tempfile
 import warnings
@@ -30,7 +31,7 @@ from normprobe.model.load.weight_checks import (
     refuse_non_finite,
     refuse_unread,
 )
-from normprobe.versions import load_and_report
+from normprobe.versions import load_and_report, tensor_parallel
 
 
 def reading_sentence(plan: LoadPlan) -> str:
@@ -150,10 +151,16 @@ def load_model(
     dtype: str = "auto",
     attn_implementation: str | None = None,
     device_map: str | Mapping[str, str] | None = None,
+    shared: bool = False,
 ) -> nn.Module:
-    """Load the weights of a checkpoint, all of them or those of a plan."""
+    """Load the weights of a checkpoint, all of them or those of a plan.
+
+    ``shared``: each process of torchrun loads a part of every layer.
+    """
     plan = plan or plan_loading(checkpoint, build_on_meta(checkpoint))
-    arguments = placement(device, dtype, device_map)
+    arguments = placement("cpu" if shared else device, dtype, device_map)
+    if shared:
+        arguments |= _shared_among_processes(checkpoint)
     if attn_implementation:
         arguments["attn_implementation"] = attn_implementation
     if plan.keys is None or (device_map is not None and plan.files == plan.weights.files):
@@ -183,6 +190,21 @@ def load_model(
     refuse_non_finite(checkpoint, model)
     ready: nn.Module = model.eval()
     return ready
+
+
+def _shared_among_processes(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The arguments of ``from_pretrained``, where there are processes and a plan for them."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        raise NormprobeError(
+            "--device tp shares each layer among processes, and there is one",
+            "torchrun --nproc-per-node N -m normprobe ..., or --device balanced",
+        )
+    if not getattr(build_on_meta(checkpoint), "_tp_plan", None):
+        raise NormprobeError(
+            f"{checkpoint.name} has no plan for sharing its layers among processes",
+            "pass --device balanced, in one process",
+        )
+    return tensor_parallel()
 
 
 def load_aligned(
@@ -225,7 +247,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         there = torch.accelerator.is_available()
         return (torch.accelerator.current_accelerator() if there else None) or torch.device("cpu")
-    remedy = "pass --device auto, cpu, cuda, cuda:1, mps or balanced"
+    remedy = "pass --device auto, cpu, cuda, cuda:1, mps, balanced or tp"
     try:
         device = torch.device(name)
     except RuntimeError as error:  # it lists devices that nobody here has heard of

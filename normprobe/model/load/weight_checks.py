@@ -60,7 +60,7 @@ def refuse_non_finite(checkpoint: Checkpoint, model: nn.Module) -> None:
     """Refuse weights that hold NaN or infinity: all states computed from them do too."""
     floats = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
     weights = [
-        (name, weight)
+        (name, weight.to_local() if hasattr(weight, "to_local") else weight)
         for name, weight in model.named_parameters()
         if weight.dtype in floats and not weight.is_meta and weight.numel()
     ]

@@ -11,6 +11,7 @@ import transformers
 from transformers import ProcessorMixin
 from transformers.utils import is_torchvision_available
 
+from normprobe.versions import is_line_5
 from support.processors.beside import BESIDE
 from support.processors.fixed import FIXED
 from support.processors.media import MEDIA
@@ -63,6 +64,8 @@ def make_processor(model_type: str) -> ProcessorMixin:
     for part in signature(processor_class.__init__).parameters:
         name, settings = made_of.get(part, (None, {}))
         if name:
+            if not is_line_5():  # its slow ones read with Pillow
+                name = name.removesuffix("Pil")
             parts[part] = getattr(transformers, name)(**settings)
         elif part.endswith("tokenizer"):  # the queries of InstructBLIP read the prompt, too
             parts[part] = tokenizer

@@ -9,9 +9,10 @@ from inspect import signature
 from typing import Any
 
 import torch
+import transformers
+from packaging.version import Version
 from transformers import PreTrainedModel
 
-from normprobe.versions import is_line_5
 from support.tiny.fragments import (
     AUDIO,
     BOS,
@@ -209,12 +210,13 @@ def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
     if getattr(features, "attention_mask", None) is not None:
         return int(features.attention_mask.sum())  # Gemma's sounds
     if hasattr(features, "last_hidden_state"):
-        pooled = features.get("pooler_output")
+        pooled = getattr(features, "pooler_output", None)
         features = features.last_hidden_state if pooled is None else pooled
     if isinstance(features, tuple) and isinstance(features[0], tuple | list):
         features = features[0]  # DeepStack features stand beside them in transformers 4
     rows = sum(each.shape[:-1].numel() for each in features)
-    newline = model.config.model_type == "llava_onevision" and not is_line_5()  # added later there
+    before_5_18 = Version(transformers.__version__) < Version("5.18")
+    newline = model.config.model_type == "llava_onevision" and before_5_18  # added later there
     return rows + newline
 
 
