@@ -108,6 +108,24 @@ def decoder_rows(
     return DecoderRows(words, ids, away & ~words, kept, asked, in_place)
 
 
+def rows_of_prompt(ids: Tensor, mask: Tensor | None, rows: int) -> DecoderRows | None:
+    """Rows that are words unless pixels tell them; those behind the prompt are none.
+
+    For models that look up no word in a table, or that add features to what they looked up.
+    """
+    more = rows - ids.shape[-1]
+    if more < 0:
+        return None
+    fits = mask is not None and mask.shape == ids.shape
+    kept = mask.to(ids.device) != 0 if mask is not None and fits else ids == ids
+    words, kept = (
+        nn.functional.pad(each, (0, more), value=value)
+        for each, value in ((torch.ones_like(kept), False), (kept, True))
+    )
+    ids = nn.functional.pad(ids, (0, more), value=NO_ID)
+    return DecoderRows(words, ids, ~words & False, kept, words, in_place=True)
+
+
 def _prompt_of(
     inputs: Mapping[str, Any], ids: Tensor, looked_up: Tensor
 ) -> tuple[Tensor | None, Tensor]:

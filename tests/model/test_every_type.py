@@ -34,7 +34,8 @@ from normprobe.model import measured_model
 from normprobe.model.find.norms import find_norm_placement, norm_placement
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE
 from normprobe.model.find.parts import Parts
-from normprobe.model.measured_model import MeasuredModel, fitted
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.provenance import fitted
 from normprobe.model.tracing.trace import TracedParts, trace_parts, verify
 from normprobe.tidy import select
 
