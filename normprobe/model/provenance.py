@@ -262,10 +262,9 @@ class Provenance:
             rows = None if added else self._words(inputs, entered)
             if rows is None and ids is not None and (added or ids.shape == entered.shape[:2]):
                 rows = rows_of_prompt(ids.to(entered.device), mask, entered.shape[1])
-            in_place = rows is None or (
-                ids is not None and rows.in_place and not pixel_inputs(inputs)
-            )
-            told = None if in_place else self._of_rows(inputs, entered, rows, None)
+            told = None
+            if rows is not None and (ids is None or pixel_inputs(inputs) or not rows.in_place):
+                told = self._of_rows(inputs, entered, rows, None)
             self._by_layout = {**dict(list(self._by_layout.items())[-_LAYOUTS:]), layout: told}
         return self._by_layout[layout]
 
