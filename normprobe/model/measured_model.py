@@ -1,7 +1,7 @@
 """A model to measure: its parts, and the token groups of the batches that are put to it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,16 +14,19 @@ from normprobe.inputs.on_device import (
     moved_to,
     pixel_inputs,
     transformers_config,
+    with_other_pixels,
 )
 from normprobe.model.find.norms import norm_placement_note
-from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
+from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
 from normprobe.model.find.parts import Parts, by_hand, weight_of
 from normprobe.model.find.residual import norms_of
 from normprobe.model.provenance import Placed, Provenance, fitted
 from normprobe.model.structural_states import SAME_STATE, StructuralStates
+from normprobe.model.tracing.trace import retraced
 from normprobe.model.vision_stages import VisionStages, wrong_part
 from normprobe.schema import (
     IMAGE_NUMBERS,
+    PROJECTOR_OUTPUT,
     STRUCTURAL,
     TEXT,
     TOKEN_GROUPS,
@@ -174,20 +177,47 @@ class MeasuredModel:
         return self._last_watched[1:]
 
     def _check_parts(self, batch: "MeasuredBatch") -> None:
-        """See that the parts do what they are taken for, by the first batch with an image."""
+        """See that the parts do what they are taken for, by the first batch with an image.
+
+        A guess by structure that fails is followed by a trace of the vision side.
+        """
         if self.parts.fusion in (DISCRETE, CROSS_ATTENTION):
             return  # no row of the projector enters the sequence
-        handed_over, entered = self._watched(batch.inputs)
-        visual = entered[batch.groups_at(entered) == _VISUAL]
-        wrong = wrong_part(self.parts, handed_over, visual) if len(visual) else None
+        guessed, (wrong, seen) = self.parts, self._wrong_part(batch)
         if wrong is not None:
             role, does = wrong
             name = getattr(self.parts, role).name or self
             problem = f"{name} looks like no {role.replace('_', ' ')}"
-            if self.found_by != "by hand":
+            traced = None
+            if self.found_by == "structure":
+                traced = retraced(self.model, self.parts, batch.inputs)
+            if traced is not None:
+                self.parts, self._last_watched = traced, None
+                if self._wrong_part(batch)[0] is not None:
+                    self.parts, traced = guessed, None
+            if traced is None and self.found_by != "by hand":
                 raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, role, "NAME"))
-            self.doubt = f"{problem}, as it was named by hand: it {does}"
-        self._parts_seen = bool(len(visual))  # what was refused is looked at again
+            said = f"{problem}, as it was named by hand: it {does}"
+            if traced is not None:
+                said = f"{problem}: it {does}; a trace found {getattr(traced, role).name}"
+            self.doubt = "; ".join(filter(None, [self.doubt, said]))
+        self._parts_seen = seen  # what was refused is looked at again
+
+    def _wrong_part(self, batch: "MeasuredBatch") -> tuple[tuple[str, str] | None, bool]:
+        """Which part looks wrong, of ``wrong_part``, and whether the batch has a visual row."""
+        handed_over, entered = self._watched(batch.inputs)
+        visual = batch.groups_at(entered) == _VISUAL
+        if not visual.any():
+            return None, False
+        wrong = wrong_part(self.parts, handed_over, entered[visual])
+        if wrong is not None and wrong[0] == "projector" and PROJECTOR_OUTPUT in handed_over:
+            # What is added behind it, such as positions, cancels in differences.
+            others, other = self._watched(with_other_pixels(batch.inputs))
+            moved = handed_over[PROJECTOR_OUTPUT] - others[PROJECTOR_OUTPUT]
+            by_pixels = {**handed_over, PROJECTOR_OUTPUT: moved}
+            if wrong_part(self.parts, by_pixels, (entered - other)[visual]) is None:
+                self.parts, wrong = replace(self.parts, behind=ADDS_POSITIONS), None
+        return wrong, True
 
 
 @dataclass(frozen=True)

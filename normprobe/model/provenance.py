@@ -248,7 +248,8 @@ class Provenance:
         )
         if layout not in self._by_layout:
             entered = self._measured.entered(inputs)
-            if ids is not None and len(entered) != len(ids):
+            turned = ids is not None and entered.shape[:2] == ids.shape[::-1]
+            if ids is not None and len(entered) != len(ids) and not turned:
                 raise NormprobeError(
                     f"decoder layer 1 receives {list(entered.shape[:-1])} positions of prompts "
                     f"{list(ids.shape)}: they are packed inside the model",
@@ -349,7 +350,9 @@ class Provenance:
         if mixed and self._parts.fusion != ADDED:
             raise NormprobeError(
                 f"other pixels change every row that enters the decoder layers of {self._measured}",
-                "image and text mix before them: name earlier layers, or pass visual_mask",
+                "image and text mix before them: name earlier layers, or pass visual_mask; where "
+                "layers are two lists, such as one that attends to the image, let one module hold "
+                "both steps",
             )
         return moved
 
