@@ -242,7 +242,7 @@ class Provenance:
         if (declared and not pixel_inputs(inputs)) or self._inserts is False:
             return None
         layout = tuple(
-            (tuple(t.shape), None if _is_signal(name, t) else t.cpu().numpy().tobytes())
+            (tuple(t.shape), None if _is_signal(name, t) else _bytes_of(t))
             for name, value in inputs.items()
             for t in tensors(value)
         )
@@ -386,6 +386,12 @@ class Provenance:
 def _is_signal(name: str, value: Tensor) -> bool:
     """Pixels, sounds and the like, whose numbers place no rows; those of a mask do."""
     return value.is_floating_point() and "mask" not in name
+
+
+def _bytes_of(numbers: Tensor) -> bytes:
+    """Of a mask or of ids; NumPy knows no bfloat16."""
+    exact = numbers.double() if numbers.is_floating_point() else numbers
+    return exact.cpu().numpy().tobytes()
 
 
 def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Tensor | None]:
