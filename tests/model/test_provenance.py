@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, probe_layers, schema
 
+BY_HAND = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
+
 
 class Positions(Plain):
     """As nanoGPT: learned positions are added to all rows."""
@@ -141,6 +143,26 @@ def test_rows_in_their_place(way: str, named: bool) -> None:
     assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
 
 
+class Cut(Plain):
+    """The last placeholder of each picture keeps the row of its id."""
+
+    def forward(self, input_ids: Tensor, image: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))[:, :-1]
+        there = input_ids == self.place
+        there &= there.cumsum(-1) < PATCHES
+        return self.think(self.words(input_ids).masked_scatter(there.unsqueeze(-1), rows), None)
+
+
+def test_placeholders_that_keep_their_word_are_structural() -> None:
+    module, inputs = made(Cut), {"input_ids": FULL, "image": pictures(2)}
+    groups = groups_of(FULL, torch.ones_like(FULL))
+    for row in groups:
+        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
+    named = {**BY_HAND, "projector": "connector"}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups, run.table)
+
+
 class Prompted(Plain):
     """Learned rows before the prompt, as of prompt tuning; then the picture, then text."""
 
@@ -191,9 +213,6 @@ class Mixing(Plain):
 
     def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
         return super().think(self.fuse(x), kept)
-
-
-BY_HAND = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
 
 
 def test_latents_that_read_text_are_rows_of_pixels() -> None:
