@@ -213,10 +213,12 @@ class MeasuredModel:
         if wrong is not None and wrong[0] == "projector" and PROJECTOR_OUTPUT in handed_over:
             # What is added behind it, such as positions, cancels in differences.
             others, other = self._watched(with_other_pixels(batch.inputs))
-            moved = handed_over[PROJECTOR_OUTPUT] - others[PROJECTOR_OUTPUT]
-            by_pixels = {**handed_over, PROJECTOR_OUTPUT: moved}
-            if wrong_part(self.parts, by_pixels, (entered - other)[visual]) is None:
-                self.parts, wrong = replace(self.parts, behind=ADDS_POSITIONS), None
+            rows = [(handed_over[PROJECTOR_OUTPUT], others[PROJECTOR_OUTPUT]), (entered, other)]
+            if all(before.shape == after.shape for before, after in rows):
+                projected, moved = (before - after for before, after in rows)
+                by_pixels = {**handed_over, PROJECTOR_OUTPUT: projected}
+                if wrong_part(self.parts, by_pixels, moved[visual]) is None:
+                    self.parts, wrong = replace(self.parts, behind=ADDS_POSITIONS), None
         return wrong, True
 
 
