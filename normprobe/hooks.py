@@ -546,7 +546,8 @@ def arguments_of(model: nn.Module, call: Callable[[nn.Module], object]) -> dict[
             return given[0]
     raise NormprobeError(
         f"the function that was passed as inputs does not call {type(model).__name__}",
-        "pass one that calls the model it is given, such as lambda m: m(ids, image=pixels)",
+        "pass one that calls the model it is given, such as lambda m: m(ids, image=pixels); where "
+        "parts of it are called, measure a module around it whose forward(ids, image) does so",
     )
 
 

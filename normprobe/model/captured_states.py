@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from normprobe.hooks import HIDDEN_STATE, copied, lock_of, observing, on_this_thread, taken_by
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
-from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
     AUDIO,

@@ -6,7 +6,7 @@ more forward that ends before decoder layer 1. Whichever row there moves along a
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from inspect import signature
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normprobe.errors import NormprobeError
 from normprobe.hooks import after_call, attached, before_call, in_full_precision
 from normprobe.model.find.parts import Parts
 from normprobe.model.tracing.recording import is_ids, tensors
@@ -67,9 +68,13 @@ def decoder_rows(
 
     Returns:
         None where the text embedding is not called with ids.
+
+    Raises:
+        NormprobeError: the first axis of the decoder input is no sample's.
     """
     assert parts.text_embedding is not None and parts.decoder_layers is not None
-    marks, first = _Marks(), next(parts.decoder_layers.module.children())
+    marks = _Marks((*parts.image_token_ids, *parts.video_token_ids, *parts.audio_token_ids))
+    first = next(parts.decoder_layers.module.children())
     masks: dict[str, Tensor] = {}
 
     def see(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -92,6 +97,12 @@ def decoder_rows(
     for name, mask in masks.items():
         kept &= _kept(name, mask.to(ids.device), ids)
     prompt, places = _prompt_of(inputs, ids, torch.where(words, which, -1))
+    if prompt is not None and words.shape == prompt.shape[::-1] != prompt.shape:
+        raise NormprobeError(
+            f"decoder layer 1 receives {list(words.shape)} rows of prompts {list(prompt.shape)}: "
+            "rows come first there, and samples after them",
+            "let the layers take samples first (batch_first=True): rows are read so",
+        )
     if prompt is None:
         return DecoderRows(words, ids, away & ~words, kept, words, False)
     asked = (places >= 0) & (prompt.flatten()[places] == ids)
@@ -106,6 +117,24 @@ def decoder_rows(
         there = of_prompt.to(ids.device).flatten()[places] != 0
         kept = torch.where(places >= 0, there, kept)
     return DecoderRows(words, ids, away & ~words, kept, asked, in_place)
+
+
+def rows_of_prompt(ids: Tensor, mask: Tensor | None, rows: int) -> DecoderRows | None:
+    """Rows that are words unless pixels tell them; those behind the prompt are none.
+
+    For models that look up no word in a table, or that add features to what they looked up.
+    """
+    more = rows - ids.shape[-1]
+    if more < 0:
+        return None
+    fits = mask is not None and mask.shape == ids.shape
+    kept = mask.to(ids.device) != 0 if mask is not None and fits else ids == ids
+    words, kept = (
+        nn.functional.pad(each, (0, more), value=value)
+        for each, value in ((torch.ones_like(kept), False), (kept, True))
+    )
+    ids = nn.functional.pad(ids, (0, more), value=NO_ID)
+    return DecoderRows(words, ids, ~words & False, kept, words, in_place=True)
 
 
 def _prompt_of(
@@ -196,9 +225,13 @@ def _places(ids: Tensor, prompt: Tensor) -> Tensor:
 
 
 class _Marks:
-    """What was added to the rows of the text table: ``codes`` ``[rows, hidden]``, and their ids."""
+    """What was added to the rows of the text table: ``codes`` ``[rows, hidden]``, and their ids.
 
-    def __init__(self) -> None:
+    Nothing to those of placeholders: some models find these by their rows (PEFT's prompt tuning).
+    """
+
+    def __init__(self, placeholders: Sequence[int]) -> None:
+        self._placeholders = torch.tensor(placeholders, dtype=torch.long)
         self.ids: list[Tensor] = []
         self.codes: list[Tensor] = []
 
@@ -213,6 +246,7 @@ class _Marks:
             return None
         generator = torch.Generator().manual_seed(len(self.ids))
         noise = torch.randn(count, output.shape[-1], generator=generator).to(output.device)
+        noise[torch.isin(ids, self._placeholders.to(ids.device)).to(noise.device)] = 0.0
         size = _MARK * token_norms(output.float()).mean() / output.shape[-1] ** 0.5
         self.ids.append(ids)
         self.codes.append(noise)

@@ -37,7 +37,8 @@ from normprobe.hooks import (
 )
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.recording import tensors
 from normprobe.statistics.token_metrics import token_norms
 

@@ -31,7 +31,8 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import dtype_of, moved_to, pixel_inputs, with_other_pixels
 from normprobe.model.find.norms import THEORY_APPLIES, norm_placement
 from normprobe.model.find.parts import Part, Parts, size_of
-from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, text_ids
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
+from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.recording import tensors
 from normprobe.model.vision_stages import counted_rows
 from normprobe.schema import (

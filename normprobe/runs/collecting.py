@@ -20,7 +20,8 @@ from normprobe.hooks import untaken
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, dtype_of
 from normprobe.inputs.prefetch import Batch, prefetched
-from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.provenance import text_ids
 from normprobe.model.token_places import NormMap, Picture
 from normprobe.options import AUTO, Sampling
 from normprobe.runs.begin import warn

@@ -549,9 +549,11 @@ def test_a_forward_gets_a_visual_mask_that_it_takes(kind: type[Plain]) -> None:
     assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), found)
 
 
-@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float])
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float, torch.bfloat16])
 def test_another_mask_of_the_same_prompts_is_another_layout(dtype: torch.dtype) -> None:
     module, (ids, mask), image = made(Inserting), prompts(INSERTED["one"], "right"), pictures(2)
+    if dtype is torch.bfloat16:  # floats of the inputs are in the type of the model
+        module, image = module.bfloat16(), image.bfloat16()
     probe = Probe(module)
     for kept in (mask, mask * (ids != 11)):
         inputs = {"input_ids": ids, "images": image, "attention_mask": kept.to(dtype)}

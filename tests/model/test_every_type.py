@@ -30,11 +30,12 @@ from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, build, tiny_mo
 from torch import nn
 
 from normprobe import NormprobeError, find_parts, probe_interface, probe_layers, schema
-from normprobe.model import measured_model
+from normprobe.model import provenance
 from normprobe.model.find.norms import find_norm_placement, norm_placement
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE
 from normprobe.model.find.parts import Parts
-from normprobe.model.measured_model import MeasuredModel, fitted
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.provenance import fitted
 from normprobe.model.tracing.trace import TracedParts, trace_parts, verify
 from normprobe.tidy import select
 
@@ -192,7 +193,7 @@ def test_other_pixels_tell_the_tokens_that_ids_declare(
     declared = MeasuredModel(seen.model, seen.parts, ALL_SPECIAL)
     state = declared.decoder_input(seen.inputs)
     expected = declared.batch(seen.inputs).groups_at(state)
-    monkeypatch.setattr(measured_model, "is_native", lambda model: False)
+    monkeypatch.setattr(provenance, "is_native", lambda model: False)
     parts = replace(seen.parts, image_token_ids=(), video_token_ids=(), audio_token_ids=())
     found = MeasuredModel(seen.model, parts, ALL_SPECIAL).batch(seen.inputs).groups_at(state)
     marks = expected == schema.TOKEN_GROUPS.index(schema.STRUCTURAL)

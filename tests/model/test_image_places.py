@@ -21,7 +21,8 @@ from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.image_places import PlacesUnknown, _tiles, image_places, places_of_rows
 from normprobe.model.load.loading import load_model
-from normprobe.model.measured_model import MeasuredModel, fitted
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.provenance import fitted
 from normprobe.schema import TOKEN_GROUPS, VISUAL
 from normprobe.tidy import select, wide
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.cases import model_of
@@ -17,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
 
 from normprobe import NormprobeError, Probe, find_parts, probe_interface, probe_layers, schema
+from normprobe.model import measured_model
 from normprobe.model.find.overrides import IN_SEQUENCE
 from normprobe.model.vision_stages import wrong_part
 from normprobe.tidy import select
@@ -88,33 +90,69 @@ def llava_with(**children: nn.Module) -> nn.Module:
     return model
 
 
-def test_a_projector_that_does_not_run_is_refused() -> None:
-    model = llava_with(reward=nn.Linear(32, 32))
-    assert find_parts(model).projector.name == "model.reward"
-    for probe in (probe_layers, probe_interface):
-        with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
-            probe(model, tiny_inputs(model))
-        assert "hands over nothing" in e.value.problem
-        assert "--part projector=NAME" in e.value.remedy
-
-
-def test_a_refused_model_is_refused_again() -> None:
-    probe = Probe(llava_with(reward=nn.Linear(32, 32)), special_token_ids=SPECIAL_IDS)
-    for _ in range(2):
-        with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector"):
-            probe.layers(tiny_inputs(tiny_model("llava")))
-
-
-def test_rows_that_do_not_enter_the_decoder_are_no_projectors() -> None:
-    width = tiny_model("llava").config.text_config.hidden_size
-    model = llava_with(observer=nn.Linear(32, width))
+def observed() -> nn.Module:
+    """A LLaVA whose last module beside the projector reads the tower, and hands on nothing."""
+    model = llava_with(observer=nn.Linear(32, tiny_model("llava").config.text_config.hidden_size))
 
     def observe(tower: nn.Module, arguments: object, output: Any) -> None:
         model.model.observer(output.last_hidden_state[:, 1:])
 
     model.model.vision_tower.register_forward_hook(observe)
-    with pytest.raises(NormprobeError, match="other rows than enter the decoder"):
-        probe_layers(model, tiny_inputs(model))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "does"),
+    [
+        (lambda: llava_with(reward=nn.Linear(32, 32)), "hands over nothing"),
+        (observed, "other rows than enter the decoder"),
+    ],
+)
+def test_a_guess_that_fails_its_check_is_followed_by_a_trace(make, does: str) -> None:
+    model, plain = make(), llava_with()
+    inputs = tiny_inputs(model)
+    guess = find_parts(model).projector.name
+    run = Probe(model).interface(inputs)
+    (doubt,) = run.record["doubts"]
+    assert f"{guess} looks like no projector: it" in doubt
+    assert does in doubt
+    assert doubt.endswith("a trace found model.multi_modal_projector")
+    pd.testing.assert_frame_equal(run.table, Probe(plain).interface(inputs).table)
+    rows = probe_layers(model, inputs)
+    pd.testing.assert_frame_equal(rows, probe_layers(plain, inputs))
+
+
+def test_a_refused_model_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a trace finds no other part."""
+    monkeypatch.setattr(measured_model, "retraced", lambda *_: None)
+    probe = Probe(llava_with(reward=nn.Linear(32, 32)), special_token_ids=SPECIAL_IDS)
+    for _ in range(2):
+        with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
+            probe.layers(tiny_inputs(tiny_model("llava")))
+        assert "hands over nothing" in e.value.problem
+        assert "--part projector=NAME" in e.value.remedy
+
+
+class WithPositions(nn.Module):
+    """A language model that adds learned positions to all that enters it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(64, model.config.text_config.hidden_size))
+
+    def forward(self, _: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        embeds = kwargs["inputs_embeds"]
+        return args, {**kwargs, "inputs_embeds": embeds + self.positions[: embeds.shape[1]]}
+
+
+def test_positions_that_are_added_behind_the_projector_cancel() -> None:
+    model = llava_with()
+    model.model.language_model.register_forward_pre_hook(WithPositions(model), with_kwargs=True)
+    inputs = tiny_inputs(model)
+    run = Probe(model, special_token_ids=SPECIAL_IDS).interface(inputs)
+    assert not run.record.get("doubts")
+    tokens = select(run.table, "norm", stage="projector_output")["tokens"]
+    assert tokens.iloc[0] == int((inputs["input_ids"] == model.config.image_token_id).sum())
 
 
 def test_a_part_named_by_hand_is_doubted_not_refused() -> None:

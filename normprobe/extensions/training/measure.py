@@ -19,7 +19,8 @@ from normprobe.hooks import in_full_precision
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.align.norm import NAME as ALIGNMENT_NORM
 from normprobe.model.find.parts import Parts
-from normprobe.model.measured_model import MeasuredBatch, layers_of_all_depths, text_ids
+from normprobe.model.measured_model import MeasuredBatch, layers_of_all_depths
+from normprobe.model.provenance import text_ids
 from normprobe.schema import GEOMETRIC_RATIOS, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
 from normprobe.statistics.token_metrics import (
     ScaledState,

@@ -28,7 +28,8 @@ from normprobe.model.align.norm import (
 )
 from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.find.structure import find_parts
-from normprobe.model.measured_model import MeasuredModel, embedding_scale, fitted
+from normprobe.model.measured_model import MeasuredModel, embedding_scale
+from normprobe.model.provenance import fitted
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.token_metrics import token_norms
 from normprobe.statistics.weights import row_norms

@@ -63,18 +63,18 @@ FUSIONS = {
     "which no decoder layer changes; layer 0 holds their norms",
 }
 
-_ADDS_POSITIONS = "adds positions"
+ADDS_POSITIONS = "adds positions"
 
 _Q_FORMER = {
     "projector": "language_projection",
     "family": "Q-Former",
-    "behind": _ADDS_POSITIONS,
+    "behind": ADDS_POSITIONS,
 }
 
 _KOSMOS = {
     "projector": "image_to_text_projection",
     "positions": PERTURBATION,
-    "behind": _ADDS_POSITIONS,
+    "behind": ADDS_POSITIONS,
 }
 
 
@@ -129,7 +129,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "florence2": {
         "decoder_layers": "model.language_model.encoder.layers",
         "channels_first": True,
-        "behind": _ADDS_POSITIONS,
+        "behind": ADDS_POSITIONS,
     },
     "t5gemma2": {
         "vision_encoder": "model.encoder.vision_tower",

@@ -250,6 +250,19 @@ def find_or_trace(
     return (_traced(model, inputs), "trace") if pixel_inputs(inputs) else (parts, "structure")
 
 
+def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts | None:
+    """The parts with the vision side that a trace finds; None where it finds no other one."""
+    try:
+        traced = _traced(model, inputs)
+    except NormprobeError:
+        return None
+    same = parts.decoder_layers == traced.decoder_layers and traced.vision_encoder is not None
+    if not same or traced.projector is None:
+        return None
+    sides = ("vision_encoder", "projector", "visual_embedding", "class_rows")
+    return replace(parts, **{side: getattr(traced, side) for side in sides})
+
+
 def with_named(model: nn.Module, parts: Parts, named: Mapping[str, Any]) -> Parts:
     """Traced parts, and those named by hand in place of what was traced."""
     modules = _modules_named(model, named)

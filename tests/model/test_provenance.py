@@ -1,0 +1,386 @@
+"""Plain modules of many kinds: measured right, beside float64 NumPy, or refused in true words."""
+
+import numpy as np
+import pytest
+import torch
+from model.test_decoder_rows import FULL, PATCHES, assert_right, groups_of, pictures
+from peft import PromptTuningConfig, get_peft_model
+from support.flat import flat
+from support.plain_modules import SPECIAL, WIDTH, Block, Eye, Plain, made
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import tiny_model
+from torch import Tensor, nn
+
+from normprobe import NormprobeError, Probe, probe_layers, schema
+
+BY_HAND = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
+
+
+class Positions(Plain):
+    """As nanoGPT: learned positions are added to all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wpe = nn.Embedding(64, WIDTH)
+
+    def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        return super().think(x + self.wpe(torch.arange(x.shape[1])), kept)
+
+
+class Normed(Plain):
+    """A norm with gains before the first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LayerNorm(WIDTH)
+        nn.init.uniform_(self.first.weight, 0.5, 2.0)
+
+    def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        return super().think(self.first(x), kept)
+
+
+class TwoTowers(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = Eye()
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image) + self.other(image.flip(-1)))
+        x = self.words(tokens)
+        return self.think(x.masked_scatter((tokens == self.place).unsqueeze(-1), rows), None)
+
+
+class Slopes(Plain):
+    """ALiBi: what is added to scores falls with the distance."""
+
+    def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        places = torch.arange(x.shape[1])
+        added = (places[None] - places[:, None]).float().expand(len(x), -1, -1)
+        added = added.masked_fill(added > 0, -torch.inf)
+        self.seen = [x.detach().double().numpy()]
+        for block in self.blocks:
+            x = block(x, added)
+            self.seen.append(x.detach().double().numpy())
+        return x
+
+
+class Sloped(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        read = self.norm1(x)
+        added = mask.repeat_interleave(4, 0)
+        x = x + self.attend(read, read, read, attn_mask=added, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class Experts(nn.Module):
+    """The best of three MLPs a token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route = nn.Linear(WIDTH, 3)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        every = torch.stack([expert(x) for expert in self.experts], -2)
+        best = self.route(x).argmax(-1)[..., None, None].expand(*x.shape[:-1], 1, WIDTH)
+        return every.gather(-2, best).squeeze(-2)
+
+
+def with_slopes(module: Plain) -> Plain:
+    torch.manual_seed(1)
+    module.blocks = nn.ModuleList(Sloped(WIDTH) for _ in range(3)).eval()
+    return module
+
+
+def with_experts(module: Plain) -> Plain:
+    torch.manual_seed(1)
+    for block in module.blocks:
+        block.mlp = Experts()
+    return module
+
+
+class Skipping(Block):
+    """Mixture of depths: half of the rows pass a layer as they are."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        chosen = x[..., 0] > x[..., 0].median(-1, keepdim=True).values
+        return torch.where(chosen.unsqueeze(-1), super().forward(x, mask), x)
+
+
+def with_depths(module: Plain) -> Plain:
+    torch.manual_seed(1)
+    module.blocks = nn.ModuleList(Skipping(WIDTH) for _ in range(4)).eval()
+    return module
+
+
+def as_it_is(module: Plain) -> Plain:
+    return module
+
+
+IN_PLACE = {
+    "learned positions": (Positions, as_it_is),
+    "a norm with gains": (Normed, as_it_is),
+    "two towers": (TwoTowers, as_it_is),
+    "ALiBi": (Slopes, with_slopes),
+    "experts": (Plain, with_experts),
+    "mixture of depths": (Plain, with_depths),
+}
+
+
+#: With no part named the projector is refused: what enters the decoder is no scaled row of it.
+NAMED = [(way, named) for way in IN_PLACE for named in (False, True) if named or "gains" not in way]
+
+
+@pytest.mark.parametrize(("way", "named"), NAMED)
+def test_rows_in_their_place(way: str, named: bool) -> None:
+    kind, change = IN_PLACE[way]
+    module = change(made(kind))
+    inputs = {"tokens": FULL, "image": pictures(2)}
+    parts = {"vision_encoder": "vision", "projector": "connector"}
+    parts |= {"decoder_layers": "blocks", "text_embedding": "words"}
+    probe = Probe(module, named=parts if named else None, special_token_ids=SPECIAL)
+    run = probe.layers(inputs)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+
+
+class Cut(Plain):
+    """The last placeholder of each picture keeps the row of its id."""
+
+    def forward(self, input_ids: Tensor, image: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))[:, :-1]
+        there = input_ids == self.place
+        there &= there.cumsum(-1) < PATCHES
+        return self.think(self.words(input_ids).masked_scatter(there.unsqueeze(-1), rows), None)
+
+
+def test_placeholders_that_keep_their_word_are_structural() -> None:
+    module, inputs = made(Cut), {"input_ids": FULL, "image": pictures(2)}
+    groups = groups_of(FULL, torch.ones_like(FULL))
+    for row in groups:
+        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
+    named = {**BY_HAND, "projector": "connector"}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups, run.table)
+
+
+class Prompted(Plain):
+    """Learned rows before the prompt, as of prompt tuning; then the picture, then text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompt = nn.Parameter(torch.randn(5, WIDTH))
+
+    def forward(self, ids: Tensor, image: Tensor) -> Tensor:
+        learned = self.prompt.expand(len(ids), -1, -1)
+        rows = self.connector(self.vision(image))
+        return self.think(torch.cat([learned, rows, self.words(ids)], 1), None)
+
+
+WORDS = torch.tensor([[1, 8, 10, 4, 5, 2], [1, 9, 13, 15, 7, 2]])
+
+
+def test_learned_prompts_are_structural() -> None:
+    module, inputs = made(Prompted), {"ids": WORDS, "image": pictures(2)}
+    groups = np.full((2, 5 + PATCHES + WORDS.shape[1]), schema.TEXT, dtype="<U16")
+    groups[:, :5], groups[:, 5 : 5 + PATCHES] = schema.STRUCTURAL, schema.VISUAL
+    groups[:, [5 + PATCHES, -1]] = schema.SPECIAL
+    run = Probe(module, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups, run.table)
+
+
+class Asking(Plain):
+    """A resampler whose latents read picture and text, and stand before the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(3, WIDTH))
+        self.read = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, ids: Tensor, image: Tensor) -> Tensor:
+        words = self.words(ids)
+        told = torch.cat([self.connector(self.vision(image)), words], 1)
+        asked = self.latents.expand(len(ids), -1, -1)
+        rows = asked + self.read(asked, told, told, need_weights=False)[0]
+        return self.think(torch.cat([rows, words], 1), None)
+
+
+class Mixing(Plain):
+    """Early fusion that mixes text and picture before the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fuse = Block(WIDTH)
+
+    def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        return super().think(self.fuse(x), kept)
+
+
+def test_latents_that_read_text_are_rows_of_pixels() -> None:
+    module, inputs = made(Asking), {"ids": WORDS, "image": pictures(2)}
+    groups = np.full((2, 3 + WORDS.shape[1]), schema.TEXT, dtype="<U16")
+    groups[:, :3], groups[:, [3, -1]] = schema.VISUAL, schema.SPECIAL
+    run = Probe(module, named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups, run.table)
+
+
+def test_text_and_image_mixed_before_the_layers_are_refused() -> None:
+    module, inputs = made(Mixing), {"tokens": FULL, "image": pictures(2)}
+    with pytest.raises(NormprobeError) as raised:
+        Probe(module, named=BY_HAND).layers(inputs)
+    assert "mix before them" in raised.value.remedy
+
+
+class Shared(Plain):
+    """One layer, run four times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([self.blocks[0]] * 4)
+
+
+def test_shared_layers_are_refused() -> None:
+    module, inputs = made(Shared), {"tokens": FULL, "image": pictures(2)}
+    with pytest.raises(NormprobeError, match="is layer 1: it runs several times"):
+        Probe(module, named=BY_HAND).layers(inputs)
+
+
+class SequenceFirst(Plain):
+    """Rows come first, then samples, as ``nn.TransformerEncoderLayer`` takes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 4, WIDTH) for _ in range(3))
+
+    def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        x = x.transpose(0, 1)
+        self.seen = [x.transpose(0, 1).detach().double().numpy()]
+        for block in self.blocks:
+            x = block(x)
+            self.seen.append(x.transpose(0, 1).detach().double().numpy())
+        return x
+
+
+class SequenceFirstIds(SequenceFirst):
+    def forward(self, input_ids: Tensor, image: Tensor) -> Tensor:
+        return super().forward(input_ids, image)
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("kind", [SequenceFirst, SequenceFirstIds])
+def test_rows_before_samples_are_refused(kind: type[Plain], samples: int) -> None:
+    """Each row would be taken for a sample."""
+    name = "tokens" if kind is SequenceFirst else "input_ids"
+    inputs = {name: FULL[:samples], "image": pictures(samples)}
+    with pytest.raises(NormprobeError, match="rows come first there") as raised:
+        Probe(made(kind), named=BY_HAND).layers(inputs)
+    assert f"[{FULL.shape[1]}, {samples}] rows of prompts" in raised.value.problem
+    assert "batch_first" in raised.value.remedy
+
+
+class Crossing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.look = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        return x + self.look(x, seen, seen, need_weights=False)[0]
+
+
+class TwoLists(Plain):
+    """As Flamingo: between its layers text attends to the picture, in a list of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.xattn = nn.ModuleList(Crossing() for _ in range(4))
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        seen = self.connector(self.vision(image))
+        x = self.words(tokens)
+        self.seen = []
+        for look, block in zip(self.xattn, self.blocks, strict=True):
+            x = look(x, seen)
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("named", [None, BY_HAND])
+def test_layers_that_are_two_lists_are_refused(named: dict[str, str] | None) -> None:
+    """``Attending`` is the way out: there one module holds both steps."""
+    module, inputs = made(TwoLists), {"tokens": FULL, "image": pictures(2)}
+    with pytest.raises(NormprobeError, match="other pixels change every row") as raised:
+        Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert "let one module hold both steps" in raised.value.remedy
+
+
+class OfOneDict(Plain):
+    """Takes the whole batch as one mapping."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return super().forward(batch["tokens"], batch["image"], batch.get("mask"))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_forward_of_one_dict(named: bool) -> None:
+    module, batch = made(OfOneDict), {"tokens": FULL, "image": pictures(2)}
+    parts = {**BY_HAND, "projector": "connector"} if named else None
+    probe = Probe(module, named=parts, special_token_ids=SPECIAL)
+    groups = groups_of(FULL, torch.ones_like(FULL))
+    for inputs in ({"batch": batch}, (batch,), lambda m: m(batch)):
+        assert_right(module, {"batch": batch}, groups, probe.layers(inputs).table)
+
+
+class Unrun(Plain):
+    """As moondream: it has parts and methods, and no forward that takes a prompt and a picture."""
+
+    def forward(self) -> Tensor:
+        raise NotImplementedError
+
+    def embeds(self, tokens: Tensor, image: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))
+        return self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+
+
+class Around(nn.Module):
+    def __init__(self, inner: Unrun) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: Tensor, image: Tensor) -> Tensor:
+        return self.inner.think(self.inner.embeds(ids, image), None)
+
+    @property
+    def seen(self) -> list[np.ndarray]:
+        return self.inner.seen
+
+
+def test_parts_that_are_called_one_by_one_are_measured_in_a_module_around_them() -> None:
+    module, inputs = made(Unrun), {"ids": FULL, "image": pictures(2)}
+    with pytest.raises(NormprobeError, match="does not call Unrun") as raised:
+        Probe(module, named=BY_HAND).layers(lambda m: m.think(m.embeds(FULL, pictures(2)), None))
+    assert "a module around it" in raised.value.remedy
+    around = Around(module).eval()
+    run = Probe(around, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(around, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "llava"])
+def test_rows_of_prompt_tuning_are_learned(model_type: str) -> None:
+    """PEFT looks words and placeholders up itself, and puts its rows before them."""
+    model = tiny_model(model_type)
+    inputs = dict(tiny_inputs(model, 2))
+    text = model.config.get_text_config()
+    alone = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS)
+    asked = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 5, "num_layers": 2}
+    asked |= {"token_dim": text.hidden_size, "num_attention_heads": 4}
+    tuned = get_peft_model(model, PromptTuningConfig(**asked)).eval()
+    found = probe_layers(tuned, inputs, special_token_ids=SPECIAL_IDS)
+    before, after = (
+        flat(rows)[lambda rows: rows["layer"] == 0].set_index("group") for rows in (alone, found)
+    )
+    assert after.loc[schema.STRUCTURAL, "tokens"] == 10
+    rows = tuned.prompt_encoder.default.embedding.weight.detach().double().numpy()
+    norms = np.linalg.norm(rows, axis=-1)
+    assert after.loc[schema.STRUCTURAL, "norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)
+    for group in before.index.drop("non_visual"):
+        assert after.loc[group, "tokens"] == before.loc[group, "tokens"]
+        assert after.loc[group, "norm_mean"] == pytest.approx(before.loc[group, "norm_mean"])
