@@ -42,8 +42,8 @@ def run(probe: Probe) -> Run:
 @pytest.fixture(scope="module")
 def other() -> Run:
     """Another model on the same samples."""
-    model = tiny_model("llava", 1)
-    return Probe(model, make_processor("llava")).layers("sample", limit=3)
+    model = tiny_model("llava_next")
+    return Probe(model, make_processor("llava_next")).layers("sample", limit=3)
 
 
 @pytest.fixture(scope="module", params=["layers", "interface", "embeddings", "attention"])
