@@ -89,8 +89,7 @@ def watching_attention(
         layers: the decoder layers. Attention outside of them, in a vision encoder, is left alone.
         rows: ``[rows]`` query positions, ascending.
         see: called with weights and scores ``[heads, some rows, keys]``, to be reduced at once.
-        see_keys: called before ``see``, once a module; never where a model returns its weights
-            itself.
+        see_keys: called before ``see``; never where a model returns its weights itself.
     """
     where = {
         id(module): (number, name)
