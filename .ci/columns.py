@@ -60,6 +60,7 @@ step. No band is inside its interval.
 | `massive.csv` | shares of one kind, over all layers of visual and text tokens |
 | `turns.csv` | ratios of one turn, over layers from 1 |
 | `grounding.csv` | gaps of one kind, over all layers |
+| `shares.csv` | one quantity, over all layers |
 | `cause.csv` | effects of one intervention and dose on one quantity, over layers from 1 |
 
 Where different images hold them, as prompts without a picture hold text tokens, cells are drawn

@@ -6,6 +6,7 @@ A command takes groups as arguments. ``grouped`` shows typer their fields as opt
     def layers(model: Model = "specimen", *, loading: Loading, output: Output) -> None: ...
 
 ``Annotated[Loading, Without("inputs")]`` leaves options out: these keep their defaults.
+``Annotated[Sampling, Needs("data")]`` says that the others change nothing without that one.
 """
 
 import re
@@ -268,11 +269,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[type, list[str]]] = {}
     options: list[Parameter] = []
     for argument in signature(command).parameters.values():
-        group, without, defaults = _group_of(argument.annotation)
+        group, without, defaults, needed = _group_of(argument.annotation)
         if group is None:
             options.append(argument.replace(kind=Parameter.KEYWORD_ONLY))
             continue
-        shown = [o for o in _options_of(group, defaults) if o.name not in without]
+        shown = [o for o in _options_of(group, defaults, needed) if o.name not in without]
         groups[argument.name] = group, [option.name for option in shown]
         options += shown
     takes_context = any(option.annotation is typer.Context for option in options)
@@ -333,24 +334,30 @@ def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None
                 raise typer.BadParameter(text, ctx=context, param_hint=flag(option.name))
 
 
-def _group_of(annotation: Any) -> tuple[type | None, frozenset[str], dict[str, Any]]:
-    """The group that an argument is annotated with, the options left out, and other defaults."""
+def _group_of(
+    annotation: Any,
+) -> tuple[type | None, frozenset[str], dict[str, Any], list[Needs]]:
+    """The group of an argument, the options left out, other defaults, and what they need."""
     if isinstance(annotation, type) and is_dataclass(annotation):
-        return annotation, frozenset(), {}
+        return annotation, frozenset(), {}, []
     arguments = get_args(annotation)
     if arguments and isinstance(arguments[0], type) and is_dataclass(arguments[0]):
         left_out = (extra.names for extra in arguments[1:] if isinstance(extra, Without))
         starting = [extra.defaults for extra in arguments[1:] if isinstance(extra, Starting)]
-        return arguments[0], frozenset().union(*left_out), dict(ChainMap(*starting))
-    return None, frozenset(), {}
+        needed = [extra for extra in arguments[1:] if isinstance(extra, Needs)]
+        return arguments[0], frozenset().union(*left_out), dict(ChainMap(*starting)), needed
+    return None, frozenset(), {}, []
 
 
-def _options_of(group: type, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
+def _options_of(
+    group: type, defaults: Mapping[str, Any], needed: Sequence[Needs]
+) -> Iterator[Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
+        rules = [rule for rule in needed if field.name not in rule.names]
         yield Parameter(
             field.name,
             Parameter.KEYWORD_ONLY,
             default=defaults.get(field.name, field.default),
-            annotation=hints[field.name],
+            annotation=Annotated[hints[field.name], *rules] if rules else hints[field.name],
         )

@@ -74,16 +74,22 @@ _WRAPPING = Lock()
 #: (layer from 1, name of the attention module inside it, place of the first row, weights, scores
 #: before the softmax: None where the model returns its weights itself)
 SeeRows = Callable[[int, str, int, Tensor, Tensor | None], None]
+#: (layer from 1, name of the attention module inside it, keys and values ``[key heads, keys,
+#: width]`` as attention reads them: behind norms and rotary positions)
+SeeKeys = Callable[[int, str, Tensor, Tensor], None]
 
 
 @contextmanager
-def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[None]:
+def watching_attention(
+    layers: Part, rows: Tensor, see: SeeRows, see_keys: SeeKeys | None = None
+) -> Iterator[None]:
     """Hand over attention rows of every decoder layer while the block runs a batch of one.
 
     Args:
         layers: the decoder layers. Attention outside of them, in a vision encoder, is left alone.
         rows: ``[rows]`` query positions, ascending.
         see: called with weights and scores ``[heads, some rows, keys]``, to be reduced at once.
+        see_keys: called before ``see``; never where a model returns its weights itself.
     """
     where = {
         id(module): (number, name)
@@ -110,6 +116,8 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
                 # Flash attention takes a mask of padding, [batch, keys]: nothing is padded here.
                 mask = attention_mask if _is_square(attention_mask) else None
                 bias = options.get("position_bias")
+                if see_keys is not None:
+                    see_keys(number, name, key[0], value[0])
                 for start, chunk in chunks:
                     chosen = chunk.to(query.device)
                     scores = attention_scores(

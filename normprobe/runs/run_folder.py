@@ -44,7 +44,10 @@ MERGED_FILE = "samples/samples.parquet"
 _DAMAGED = "damaged-"
 
 #: What is one row: no two rows of a run agree in all of these that it has.
-ROW_KEYS = ("sample_id", "intervention", "dose", "layer", "stage", "group", IMAGE, TURN, OF_GROUP)
+ROW_KEYS = (
+    *("sample_id", "intervention", "dose", "layer", "stage", "group"),
+    *("head", IMAGE, TURN, OF_GROUP),
+)
 
 #: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
 _UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)

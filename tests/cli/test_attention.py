@@ -124,6 +124,38 @@ def test_what_is_no_picture_and_what_reads_none(run: Run, tmp_path: Path) -> Non
     assert_two_lines(refused, "is a language model; attention needs a vision-language model")
 
 
+def test_many_samples(run: Run, tmp_path: Path) -> None:
+    result = run("attention", "--data", "sample", "--limit", "3", "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert all(len(line.rstrip()) <= 80 for line in result.stdout.splitlines())
+    assert "Attention of text to pictures (3 samples)" in result.stdout
+    table = pd.read_csv(tmp_path / "out/shares.csv")
+    shares = table[table["quantity"] == "share_to_even"]
+    assert shares["layer"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert (shares["samples"] == 3).all()
+    assert shares[["band_low", "band_high"]].notna().all(axis=None)
+    before = (tmp_path / "out/shares.csv").read_bytes()
+    assert run("attention", "--data", "sample", "-n", 3, "-o", "out", "--resume").exit_code == 0
+    assert (tmp_path / "out/shares.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "expected --image and --prompt, or --data"),
+        ((*QUESTION, "--limit", "3"), "changes nothing without --data"),
+        ((*QUESTION, "--resume"), "changes nothing without --data"),
+        ((*QUESTION, "--data", "sample"), "cannot go with --data"),
+        (("--data", "sample", "--word", "cup"), "cannot go with --data"),
+        (("--data", "text"), "hold no images"),
+    ],
+)
+def test_one_picture_or_many_samples(arguments: tuple[str, ...], words: str, run: Run) -> None:
+    result = run("attention", *arguments)
+    assert result.exit_code
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_several_images(run: Run, tmp_path: Path) -> None:
     other = PHOTOGRAPH.with_name("chelsea.jpg")
     images = ("--image", PHOTOGRAPH, "--image", other)

@@ -32,8 +32,8 @@ OPTIONS = {
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
-    "attention": f"--video --audio --word --layer --box {PROMPTED} --image --prompt {ANY} {FOLDER} "
-    f"{SHOWN}",
+    "attention": f"--video --audio --word --layer --box {PROMPTED} --image --prompt --data {DRAW} "
+    f"--skip-bad --workers {ANY} {FOLDER} --resume {SHOWN}",
     "show": "--table --format --theory --verbose -v --help -h",
     "compare": f"--label {FOLDER} {SHOWN}",
     "verify": f"--trust-remote-code --inputs {DRAW} {READ}",

@@ -85,6 +85,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "check": probe.measure("check", limit=1),
         "embeddings": probe.embeddings(base="specimen"),
         "attention": probe.attention([picture, picture], "Which is a dog?"),
+        "shares": probe.shares(limit=4),
+        "share_images": probe.shares("pairs", limit=4),
         "compare": compare(layers),
     }
     for name, run in made.items():

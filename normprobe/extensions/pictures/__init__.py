@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normprobe.extensions.pictures.attention import Attention
+from normprobe.extensions.pictures.attention.shares import Shares
 from normprobe.extensions.pictures.grounding import Grounding
 from normprobe.measurements.measurement import Measurement
 from normprobe.registry import MEASURE, Extension
@@ -13,7 +14,7 @@ class _Pictures(Extension):
     panel = MEASURE
 
     def measurements(self) -> Sequence[Measurement]:
-        return Attention(), Grounding()
+        return Attention(), Grounding(), Shares()
 
     def commands(self) -> Mapping[str, Callable[..., None]]:
         from normprobe.extensions.pictures.attention.command import attention

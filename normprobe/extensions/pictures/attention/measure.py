@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +22,9 @@ from normprobe.data.sample import Box, Sample, spans_of_word
 from normprobe.errors import NormprobeError
 from normprobe.extensions.pictures.attention.reader import HeadNumbers, Reader
 from normprobe.extensions.pictures.attention.words import focused_and_wide
-from normprobe.hooks import observing, run_until
+from normprobe.extensions.pictures.watched import run_watched
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
-from normprobe.model.attention_weights import watching_attention
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.first_forward import check_forward
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places, share_inside
@@ -45,8 +43,6 @@ from normprobe.tidy import ESTIMATES, QUANTITY, keys_of
 ALL_TEXT = "all text"
 
 _SHOWN = 4  # depths of the heat maps of a query, where no layers are chosen
-
-_ASK = "output_attentions"
 
 #: By quantity and estimate.
 _Numbers = dict[str, dict[str, float]]
@@ -148,24 +144,10 @@ def measure_attention(
     visual = None if attends else in_group(VISUAL, groups)
     members = torch.stack([torch.isin(positions, query) for query in queries.values()])
     reader = Reader(visual, members)
-    assert model.parts.decoder_layers is not None
-    with (
-        observing(model.model),
-        watching_attention(model.parts.decoder_layers, positions, reader.see),
-    ):
-        run_until(model.model, inputs, leaving=decoder_layers[-1])
-        if not reader.has_seen and _ASK in signature(model.model.forward).parameters:
-            # Attention of its own may return its weights only where it is asked.
-            run_until(model.model, {**inputs, _ASK: True}, leaving=decoder_layers[-1])
-    if not reader.has_seen:
-        raise NormprobeError(
-            f"the attention of {model} to visual tokens cannot be watched: inside "
-            "its decoder layers nothing calls the AttentionInterface or returns weights",
-            "try --attn-implementation eager; attention between the layers is not supported",
-        )
+    run_watched(model, inputs, positions, reader.see, lambda: reader.has_seen)
 
     pictured = None if attends else in_group(IMAGE, groups)
-    own = _own_tokens(pictured, batch.images_at(at_entry), len(images))
+    own = own_tokens(pictured, batch.images_at(at_entry), len(images))
     places = [
         _places(
             model,
@@ -188,11 +170,11 @@ def measure_attention(
             if seen is None:
                 rows["table"] += _rows(named, {"heads": {"mean": 0}}, tokens=tokens)
                 continue
-            parts = _parts(seen.by_key, visual, own, len(images))
+            parts = parts_by_image(seen.by_key, visual, own, len(images))
             heights = _heights(parts, [boxes for boxes, _ in places])
             numbers = _numbers(seen)
             if inside is not None:
-                (scores, *_) = _parts(seen.scores, visual, own, len(images))
+                (scores, *_) = parts_by_image(seen.scores, visual, own, len(images))
                 numbers["signal_to_noise"] = {"mean": signal_to_noise(_mean(parts[0]), inside)}
                 numbers["score_gap"] = {"mean": score_gap(torch.from_numpy(scores), inside)}
             rows["table"] += _rows(named, numbers | heights.of_all, tokens=tokens)
@@ -314,7 +296,7 @@ def _absent(word: str, text: str) -> NormprobeError:
     )
 
 
-def _own_tokens(
+def own_tokens(
     visual: Tensor | None, numbers: Tensor | None, images: int
 ) -> list[NDArray[np.bool_]] | None:
     """The visual tokens of each image, ``[positions]``; None: they are no rows of the sequence.
@@ -333,7 +315,7 @@ def _own_tokens(
     return [(numbers[0] == number).cpu().numpy() for number in range(1, images + 1)]
 
 
-def _parts(
+def parts_by_image(
     by_key: Array, visual: Tensor | None, own: Sequence[NDArray[np.bool_]] | None, images: int
 ) -> list[Array]:
     """What of a map over all visual tokens, its last axis, belongs to each image."""
