@@ -114,7 +114,7 @@ def select(table: pd.DataFrame, quantity: str, /, **keys: object) -> pd.DataFram
     for name, value in keys.items():
         rows = rows[rows[name] == value]
     lacking = [name for name in ESTIMATES if name not in rows]
-    return rows.assign(**dict.fromkeys(lacking, np.nan)) if lacking else rows
+    return rows.reindex(columns=[*rows, *lacking]) if lacking else rows
 
 
 def along(rows: pd.DataFrame, places: Iterable[object], key: str = "layer") -> pd.DataFrame:

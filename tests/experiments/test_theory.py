@@ -12,10 +12,9 @@ BALANCED = "Modality Norm Imbalance"
 
 
 @pytest.mark.parametrize("broken", WORLDS)
-@pytest.mark.parametrize("seeds", [3, 40])
-def test_the_test_of_the_broken_assumption_fails_and_no_other(broken: str, seeds: int) -> None:
+def test_the_test_of_the_broken_assumption_fails_and_no_other(broken: str) -> None:
     world, failing = WORLDS[broken]
-    found = rates(world, range(1000, 1000 + seeds))
+    found = rates(world, range(1000, 1020))
     for test, shares in found.iterrows():
         if test == failing:
             assert shares["fails"] >= 0.95, found
