@@ -21,7 +21,7 @@ from scipy.stats import binomtest
 
 TESTS = "tests"
 #: Files whose numbers are looks.
-LOOKS = ("figures.py", "charts.py", "dots.py", "paper_panels.py", "report/figures/")
+LOOKS = ("figures.py", "charts.py", "dots.py", "paper/panels.py", "report/figures/")
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,

@@ -17,9 +17,9 @@ from normprobe.extensions.paper.figures import (
     curves_of_run,
     figure_layouts,
 )
+from normprobe.extensions.paper.panels import drawn_as_paper
 from normprobe.extensions.paper.reproduction import is_finished
 from normprobe.measurements.compare.measure import doubts_about_samples, step_of
-from normprobe.measurements.layers import paper_panels
 from normprobe.paper.tables import (
     NORM_COLUMNS,
     Cells,
@@ -256,16 +256,14 @@ def _of_layers(
         steps.append(step_of(run.record, run.store.name))
     curves = pd.concat(tables, ignore_index=True)
     if not layout.several:
-        return paper_panels.drawn_as_paper(heading, curves), curves
+        return drawn_as_paper(heading, curves), curves
     if None in steps:
         places = curves.groupby("panel")["run"].transform(lambda runs: pd.factorize(runs)[0] + 1)
         curves.insert(4, "step", places)
-        return paper_panels.drawn_as_paper(
-            heading, curves, "checkpoint, in the order given"
-        ), curves
+        return drawn_as_paper(heading, curves, "checkpoint, in the order given"), curves
     of_run = dict(zip((str(run.path) for _, run in chosen), steps, strict=True))
     curves.insert(4, "step", curves["run"].map(of_run))
-    return paper_panels.drawn_as_paper(heading, curves, "training step"), curves
+    return drawn_as_paper(heading, curves, "training step"), curves
 
 
 def _told(layout: FigureLayout, model: str, run: Run) -> str:

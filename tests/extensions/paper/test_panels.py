@@ -8,7 +8,7 @@ from support import made_tables
 from support.flat import tidied
 
 from normprobe.extensions.paper.figures import curves_of_run, figure_layouts
-from normprobe.measurements.layers.paper_panels import drawn_as_paper
+from normprobe.extensions.paper.panels import drawn_as_paper
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS
 from normprobe.runs.run_folder import RunStore
 
