@@ -160,24 +160,23 @@ def test_what_was_in_the_cache_before_stays_and_is_not_fetched_again(
 
 @pytest.mark.slow
 def test_a_survey_that_is_killed_twice_ends_with_the_same_table(tmp_path: Path) -> None:
-    """Eight models, three of them failing; a kill is of the survey, and its model goes with it."""
-    names = [f"team/m{number}" for number in range(8)]
-    names[1], names[4], names[6] = "gated/model", "team/broken", "team/code"
-    made = {"team/broken": broken, "team/code": with_code}
+    """Six models, one of them failing; a kill is of the survey, and its model goes with it."""
+    names = [f"team/m{number}" for number in range(6)]
+    names[1] = "gated/model"
     folders = {name: tmp_path / f"hub/{place}" for place, name in enumerate(names)}
-    for place, (name, folder) in enumerate(folders.items()):
-        made[name](folder) if name in made else tiny(folder, 0.2 * 1.5**place)
+    for place, folder in enumerate(folders.values()):
+        tiny(folder, 0.2 * 1.5**place)
     hub = Hub(tmp_path / "log.jsonl", *(f"{name}={folder}" for name, folder in folders.items()))
     try:
         surveyor = Surveyor(tmp_path, hub)
-        words = (*names, "--measure", "layers", "-n", "3", "--device", "cpu")
+        words = (*names, "--measure", "layers", "-n", "2", "--device", "cpu")
         surveyor.run(*words, "-o", "whole")
         sent = sum(hub.weights_sent().values())
         moments = random.Random(3)
         done = 0
         for kill in range(2):
             process = surveyor.start(*words, "-o", "out", "--resume")
-            while done < 3 * (kill + 1):
+            while done < 2 * (kill + 1):
                 time.sleep(0.05)
                 done = len(list((tmp_path / "out").glob("models/*/outcome.json")))
                 assert process.poll() is None, process.communicate()
@@ -185,7 +184,7 @@ def test_a_survey_that_is_killed_twice_ends_with_the_same_table(tmp_path: Path) 
             process.send_signal(signal.SIGKILL)
             process.communicate()
         finished = {f: f.stat().st_mtime_ns for f in (tmp_path / "out").glob("models/*/out*.json")}
-        assert 6 <= len(finished) < 8
+        assert 4 <= len(finished) < 6
         surveyor.run(*words, "-o", "out", "--resume")
         done = [f for f in finished if not json.loads(f.read_text())["failures"]]
         assert done
@@ -198,11 +197,8 @@ def test_a_survey_that_is_killed_twice_ends_with_the_same_table(tmp_path: Path) 
     rows = pd.read_csv(tmp_path / "out/models.csv")
     assert rows["model"].tolist() == names
     failed = rows[rows["status"] != "complete"].set_index("model")["reason"]
-    assert failed.index.tolist() == ["gated/model", "team/broken", "team/code"]
-    for name, words_of in zip(
-        failed.index, ("gated", "cannot read the config", "code"), strict=True
-    ):
-        assert words_of in failed[name]
+    assert failed.index.tolist() == ["gated/model"]
+    assert "gated" in failed["gated/model"]
     correlation = pd.read_csv(tmp_path / "out/correlation.csv").iloc[0]
     numbers = pd.read_csv(tmp_path / "out/survey.csv")
     numbers = numbers.pivot(index="model", columns="quantity", values="mean")

@@ -143,33 +143,37 @@ def test_at_a_terminal_it_asks(
 OWN = {"BASELINE": "specimen", "ALIGNED": "specimen", "IMAGE": str(IMAGE), "PROMPT": "Where?"}
 
 
+#: What a command says before it begins.
+BEGUN = re.compile(r"\d+ of \d+: normprobe (.*)")
+
+
 @pytest.mark.slow
 def test_everything_that_was_killed_is_what_it_is_uninterrupted(
     user: User, hub: Hub, tmp_path: Path
 ) -> None:
     given = [f"--model={name}={value}" for name, value in OWN.items()]
     given.append(f"--model={GLM}=gated/model")
-    words = ("paper", "--run", "all", "--yes", "--data", "sample", "-n", "2", *given)
-    code, _, err = user.run(*words, "-o", "whole")
-    assert code == 1
-    said = re.search(r"fetches ([\d.]+ \w+) of weights for (\d+) commands of the paper", err)
-    assert said is not None
-    assert said[1] == decimal(weights_sent(hub))
-    commands = {line[4:] for line in err.splitlines() if re.match(r"\d+ of \d+: ", line)}
-    assert len(commands) == int(said[2])
-    process = user.start(*words, "-o", "out")
+    words = ("paper", "--run", "all", "--yes", "--data", "sample", "-n", "2", *given, "-o", "out")
+    process = user.start(*words)
     while len(list((tmp_path / "out").glob("*/*/plots"))) < 7:
         time.sleep(0.05)
         assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGKILL)
-    process.communicate()
-    code, _, err = user.run(*words, "-o", "out")
+    before = BEGUN.findall(process.communicate()[1])
+    hub.log.write_text("")
+    code, _, err = user.run(*words)
     assert code == 1
+    said = re.search(r"fetches ([\d.]+ \w+) of weights for (\d+) commands of the paper", err)
+    assert said is not None
+    assert said[1] == decimal(weights_sent(hub))
+    assert len(set(BEGUN.findall(err))) == int(said[2])
+    for command in before[-3:]:  # the last of them was killed
+        assert user.run(*command.replace("out/", "whole/").split())[0] == 0
     tables = [file.relative_to(tmp_path / "whole") for file in (tmp_path / "whole").rglob("*.csv")]
-    assert len(tables) > 60
+    assert len(tables) >= 6
     for table in tables:
         whole, resumed = [(tmp_path / folder / table).read_bytes() for folder in ("whole", "out")]
-        assert whole.replace(b"whole/", b"out/") == resumed, table  # some name their runs
+        assert whole == resumed, table
     page = Reader((tmp_path / "out/paper.html").read_text())
     assert page.tags.count("h3") >= 7
     for number in (1, 2, 3, 5, 6, 7, 8):
