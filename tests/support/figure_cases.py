@@ -27,6 +27,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         **made_massive.tables(massive=True),
         "turns": made_tables.turns(),
     },
+    "tower": {"tower": made_tables.tower()},
     "interface": {
         "interface": made_tables.interface(),
         "histogram": made_tables.visual_histogram(),
@@ -41,6 +42,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "grounding": with_bands(made_tables.grounding(), ["cosine_gap", "score_gap"], 0.4, 0.8)
     },
     "cause": {"cause": made_cause.cause()},
+    "shares": {"shares": made_tables.shares()},
     "attention": {
         "attention": made_tables.attention(),
         "heads": made_tables.heads(),
@@ -79,6 +81,8 @@ FIGURES = {
         "turns",
         "theory",
     ),
+    "tower": ("tower", "tower_turning", "headroom"),
+    "shares": ("shares",),
     "layers_map": ("layers", "turning", "norm_map", "loudest"),
     "interface_map": ("interface", "norm_map", "loudest"),
     "embeddings": ("embeddings", "shift"),

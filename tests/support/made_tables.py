@@ -8,7 +8,7 @@ import pandas as pd
 
 from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.schema import TOKEN_METRICS
-from normprobe.tidy import QUANTILES
+from normprobe.tidy import QUANTILES, QUANTITY, tidy
 from support.flat import tidied
 
 VISUAL_NORM = [16.53, 16.52, 16.51, 16.55, 16.7, 16.8, 16.9]
@@ -92,6 +92,43 @@ def layers(depth=6):
         layer_rows("text", stretch(TEXT_NORM), angle(TEXT_ANGLE), tokens=1630),
         layer_rows("non_visual", stretch(TEXT_NORM) * 1.1, angle(TEXT_ANGLE), tokens=1742),
     )
+
+
+def tower():
+    """tower.csv, tidy: six blocks whose fifth makes two patches of a picture loud."""
+    flat = layers()
+    made = tidied("layers", flat[flat["group"].isin(("visual", "special"))])
+    made = made[~made[QUANTITY].str.contains("ratio")]
+    cells = made[["layer", "group"]].drop_duplicates(ignore_index=True)
+    visual, late = cells["group"] == "visual", cells["layer"] >= 5
+    numbers = {
+        "high_norm_a_picture": 2.0 * (visual & late),
+        "peak": 4.0 + 800.0 * (visual & late) + cells["layer"],
+        "inner_peak": np.where(cells["layer"] > 0, 9.0 + 30_000 * (visual & late), np.nan),
+    }
+    more = tidy(cells, {name: {"mean": values} for name, values in numbers.items()})
+    return pd.concat([made, more], ignore_index=True)
+
+
+def shares():
+    """shares.csv, tidy: visual tokens get most attention in the middle layers."""
+    layer = np.arange(1, 7)
+    share = np.array([0.21, 0.34, 0.52, 0.55, 0.4, 0.3])
+    means = {
+        "share": share,
+        "even_share": np.full(6, 0.61),
+        "share_to_even": share / 0.61,
+        "share_of_content": share / (share + 0.12),
+        "entropy": 0.98 - share / 4,
+        "visual_key_norm": 9 + layer,
+        "text_key_norm": 12 + layer / 2,
+        "key_norm_ratio": (9 + layer) / (12 + layer / 2),
+    }
+    numbers = {
+        name: {"mean": mean, "low": 0.95 * mean, "high": 1.04 * mean}
+        for name, mean in means.items()
+    }
+    return tidy(pd.DataFrame({"layer": layer, "samples": 24}), numbers)
 
 
 def with_ratios(*groups):

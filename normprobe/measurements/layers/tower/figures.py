@@ -12,8 +12,8 @@ from normprobe.runs.run_folder import RunStore
 #: Numbers that decoder layers do not have, or not in this place.
 TOWER_PANELS = (
     Panel("patches of high norm a picture", by_group("high_norm_a_picture")),
-    Panel("largest magnitude of the output", by_group("peak")),
-    Panel("largest magnitude inside the block", by_group("inner_peak")),
+    Panel("largest magnitude, output", by_group("peak")),
+    Panel("largest magnitude, inside", by_group("inner_peak")),
 )
 
 
