@@ -15,7 +15,10 @@ import sys
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial, wraps
+from importlib.util import find_spec
+from inspect import get_annotations
 from typing import Any
 from unittest.mock import patch
 
@@ -23,12 +26,21 @@ from transformers import (
     GenerationMixin,
     PretrainedConfig,
     PreTrainedModel,
+    configuration_utils,
     dynamic_module_utils,
 )
 
 from normprobe.versions import is_line_5
 
 auto_docstring = importlib.import_module("transformers.utils.auto_docstring")
+
+
+def _of_every_attention(name: str) -> dict[str, Any]:
+    """The one class of a model's attention, by the names of what it looks up."""
+    module = importlib.import_module(f"transformers.models.{name.lower()}.modeling_{name.lower()}")
+    kinds = ("eager", "sdpa", "flash_attention_2")
+    return dict.fromkeys(kinds, getattr(module, f"{name}Attention"))
+
 
 #: Where older code imports a name from, the name, and where it is now or what stands for it.
 _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
@@ -70,8 +82,38 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "_validate_images_text_input_order",
         lambda: _images_then_text,
     ),
+    ("transformers.tokenization_utils", "PaddingStrategy", "transformers.utils:PaddingStrategy"),
+    # One class became of a tower and of the model around it.
+    *(
+        (
+            f"transformers.models.{name.lower()}.modeling_{name.lower()}",
+            f"{name}VisionTransformer",
+            f"transformers.models.{name.lower()}.modeling_{name.lower()}:{name}VisionModel",
+        )
+        for name in ("CLIP", "Siglip")
+    ),
+    *(
+        (
+            f"transformers.models.{name}.modeling_{name}",
+            "_expand_mask",
+            "transformers.modeling_attn_mask_utils:_prepare_4d_attention_mask",
+        )
+        for name in ("bert", "clip", "llama")
+    ),
+    # A class for each attention became one that looks it up.
+    *(
+        (
+            f"transformers.models.{name.lower()}.modeling_{name.lower()}",
+            f"{name.upper()}_ATTENTION_CLASSES",
+            partial(_of_every_attention, name),
+        )
+        for name in ("Llama", "Qwen2", "Mistral")
+    ),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
 )
+
+#: Modules that moved, and where they are now.
+_MOVED_MODULES = {"transformers.deepspeed": "transformers.integrations.deepspeed"}
 
 #: What a config held that did not say otherwise, of what is no longer there.
 _CONFIG_DEFAULTS: dict[str, Any] = {
@@ -97,6 +139,13 @@ _MODEL_ATTRIBUTES: dict[str, Any] = {
     "is_parallelizable": False,
     "get_head_mask": lambda self, head_mask, layers, *_: [None] * layers,
 }
+
+#: The auto classes that a model is made by.
+_AUTO_CLASSES = (
+    "AutoModelForImageTextToText",
+    "AutoModelForCausalLM",
+    "AutoModelForMultimodalLM",
+)
 
 #: What ``rope_scaling`` holds of a table that nothing scales.
 _PLAIN_ROPE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
@@ -130,11 +179,15 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
 
     for module_name, name, there in _MOVED:
         bridge_moved_name(module_name, name, there)
+    for older, newer in _MOVED_MODULES.items():
+        if find_spec(older) is None:
+            sys.modules[older] = importlib.import_module(newer)
     before = set(sys.modules)
     _noting.append(bridges)
     try:
         with (
             patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge),
+            patch.object(configuration_utils, "dataclass", fields_that_may_be, create=True),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
             patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
         ):
@@ -159,6 +212,23 @@ def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any
         return
     new_module, _, new_name = there.partition(":")
     setattr(module, name, getattr(importlib.import_module(new_module), new_name))
+
+
+def fields_that_may_be(config_class: type, **options: Any) -> type:
+    """Configs became dataclasses, where no field may begin as a list or a dict.
+
+    Such an attribute stays one of the class, as it was.
+    """
+    fields = get_annotations(config_class)
+    kept = {
+        name: kind
+        for name, kind in fields.items()
+        if not isinstance(vars(config_class).get(name), list | dict | set)
+    }
+    if len(kept) < len(fields):
+        _note("mutable defaults")
+        config_class.__annotations__ = kept
+    return dataclass(config_class, **options)
 
 
 def bridge_post_init(model_class: Any) -> None:
@@ -403,6 +473,16 @@ def _classes_in(module_name: str) -> Iterator[type]:
         for value in list(vars(sys.modules[module_name]).values()):
             if isinstance(value, type) and value.__module__ == module_name:
                 yield value
+
+
+def bridge_auto_map(config: Any) -> None:
+    """The auto classes of models that read pictures became one; keys of older ones name it, too."""
+    keys = getattr(config, "auto_map", None) or {}
+    known = {"AutoModel", *_AUTO_CLASSES} & keys.keys()
+    others = [key for key in keys if key.startswith("AutoModelFor") and key not in _AUTO_CLASSES]
+    if others and not known:
+        _note(others[0])
+        keys[_AUTO_CLASSES[0]] = keys[others[0]]
 
 
 def _take_from(missing_keys: Any, model: Any) -> None:

@@ -1,6 +1,7 @@
 """What older code finds on transformers 5, bridge by bridge."""
 
-from types import ModuleType
+import importlib
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
 
 from normprobe import bridges
+from normprobe.versions import is_line_5
 
 
 def older_config(**fields: Any) -> Any:
@@ -93,6 +95,64 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
         assert all(hasattr(older, name) for name in names)
     found: Any = vars(older)["apply_chunking_to_forward"]
     assert found is pytorch_utils.apply_chunking_to_forward
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "now"),
+    [
+        ("tokenization_utils", "PaddingStrategy", "PaddingStrategy"),
+        ("models.siglip.modeling_siglip", "SiglipVisionTransformer", "SiglipVisionModel"),
+        ("models.clip.modeling_clip", "_expand_mask", "_prepare_4d_attention_mask"),
+        ("deepspeed", "is_deepspeed_zero3_enabled", "is_deepspeed_zero3_enabled"),
+    ],
+)
+def test_a_name_stands_for_what_it_became(home: str, name: str, now: str) -> None:
+    with bridges.foreign_code(True, []):
+        found = getattr(importlib.import_module(f"transformers.{home}"), name)
+    assert found.__name__ in (name, now)  # transformers 4 may have it still
+
+
+def test_each_attention_is_the_one_that_is_left() -> None:
+    with bridges.foreign_code(True, []):
+        module = importlib.import_module("transformers.models.llama.modeling_llama")
+        classes = module.LLAMA_ATTENTION_CLASSES
+    assert classes["sdpa"] is classes["eager"] is module.LlamaAttention
+
+
+def test_a_list_or_dict_of_a_config_class_stays_its_attribute() -> None:
+    needed: list[str] = []
+    with bridges.foreign_code(True, needed):
+
+        class Listed(PretrainedConfig):
+            model_type = "listed"
+            sizes: list = [1, 2]  # noqa: RUF012
+            vision: dict = {"depth": 3}  # noqa: RUF012
+            width: int = 7
+
+            def __init__(self, width: int = 7, **kwargs: Any) -> None:
+                super().__init__(**kwargs)
+                self.width = width
+
+    config = Listed(width=9)
+    assert (config.sizes, config.vision, config.width) == ([1, 2], {"depth": 3}, 9)
+    assert needed == (["mutable defaults"] if is_line_5() else [])
+
+
+@pytest.mark.parametrize(
+    ("keys", "made_by"),
+    [
+        (["AutoModelForVision2Seq"], "AutoModelForVision2Seq"),
+        (["AutoModelForVision2Seq", "AutoModelForCausalLM"], None),
+        (["AutoModel"], None),
+    ],
+)
+def test_a_key_of_an_older_auto_class_is_that_of_its_heir(
+    keys: list[str], made_by: str | None
+) -> None:
+    config: Any = SimpleNamespace(auto_map={key: f"modeling.{key}" for key in keys})
+    bridges.bridge_auto_map(config)
+    found = config.auto_map.get("AutoModelForImageTextToText")
+    assert found == (None if made_by is None else f"modeling.{made_by}")
 
 
 def test_a_generation_setting_is_in_a_config_only_while_older_code_runs() -> None:

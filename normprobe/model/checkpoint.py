@@ -98,7 +98,7 @@ def open_checkpoint(
     """Read the config of a checkpoint and tell what kind of model it is."""
     from transformers import AutoConfig, PretrainedConfig
 
-    from normprobe.bridges import bridge_missing_flash_attention, foreign_code
+    from normprobe.bridges import bridge_auto_map, bridge_missing_flash_attention, foreign_code
     from normprobe.failures import code_failure, refuse_newer_files
 
     if kind is not None and kind not in KINDS:
@@ -168,6 +168,7 @@ def open_checkpoint(
                 refuse_original_llava(model, config_file)
             if trust_remote_code:
                 bridge_missing_flash_attention(config)
+                bridge_auto_map(config)
         kind_of_model = _kind_of(config) if kind is None else KINDS[kind]
     except (NormprobeError, MemoryError):
         raise

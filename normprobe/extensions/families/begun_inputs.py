@@ -193,7 +193,7 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
         before=before,
         taken=_lines(_taken([p.name for p in parameters] or _USUAL, made)),
         made=_AS_EVER if made else _BY_HAND,
-        parts=_lines(_parts(model, names)),
+        parts=_lines(_parts(model, names, loading.parts)),
     )
 
 
@@ -284,8 +284,8 @@ def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
             yield f'# "{name}": NAME,  # {_GUESS} that it does without'
 
 
-def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[str]:
-    """What structure tells, and a guess where it does not."""
+def _parts(model: nn.Module, names: dict[int, str], given: Mapping[str, Any]) -> Iterator[str]:
+    """What was given by hand, what structure tells, and a guess where it does not."""
     layers = largest(model, nn.ModuleList, names)
     seen = [name for name in vision_modules(model) if not name.startswith(f"{layers}.")]
     guesses = {
@@ -296,6 +296,7 @@ def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[str]:
     }
     with suppress(NormprobeError):
         guesses |= {role: part.name for role, part in find_parts(model) if role in MODULE_ROLES}
-    for role, guess in guesses.items():
-        yield f'# "{role}": "{guess}",'
-    yield '# "image_token_ids": (ID,),  # none: the rows that other pixels change are visual'
+    for role, guess in {**guesses, **given}.items():
+        yield f'"{role}": {guess!r},' if role in given else f'# "{role}": "{guess}",'
+    if "image_token_ids" not in given:
+        yield '# "image_token_ids": (ID,),  # none: the rows that other pixels change are visual'

@@ -9,13 +9,15 @@ from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
 from normprobe.options import Loading
 
+_OPTIONS = ("revision", "trust_remote_code", "device", "dtype", "named")
+
 
 @grouped
 def inputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder or GGUF file.")],
     write: Annotated[Path, typer.Option("--write", help="The file to begin.", metavar="FILE.py")],
     *,
-    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "device", "dtype")],
+    loading: Annotated[Loading, only(Loading, *_OPTIONS)],
     display: Annotated[Display, only(Display, "verbose")],
 ) -> None:
     """Begin an inputs file for a model with code of its own, and try it on one sample.

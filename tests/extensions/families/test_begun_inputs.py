@@ -47,6 +47,10 @@ def test_a_model_of_own_code_and_a_file_that_is_there(
     text = Path("begun.py").read_text()
     assert '# "decoder_layers": "tower"' in text
     assert "input_ids\n    pixel_values=None\n    attention_mask=None" in text
+    named = ("--part", "decoder_layers=tower", "--part", "image_token_ids=9,12")
+    invoke("inputs", model, "--trust-remote-code", *named, "--write", "named.py")
+    lines = [line.strip() for line in Path("named.py").read_text().splitlines()]
+    assert {"\"decoder_layers\": 'tower',", '"image_token_ids": (9, 12),'} <= set(lines)
     again = invoke("inputs", model, "--trust-remote-code", "--write", "begun.py")
     assert (again.exit_code, Path("begun.py").read_text()) == (1, text)
     assert "begun.py exists" in again.stderr

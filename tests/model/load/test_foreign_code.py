@@ -111,6 +111,20 @@ def test_the_bridges_are_named(opened: Checkpoint) -> None:
     assert set(opened.bridges) >= {"_supports_sdpa"} | new_in_5
 
 
+def test_an_auto_class_that_went_opens_the_model_too(
+    made: tuple[Path, Any], repository: Any, tmp_path: Path
+) -> None:
+    del repository
+    folder = shutil.copytree(made[0], tmp_path / "seq")
+    settings = json.loads((folder / "config.json").read_text())
+    model = settings["auto_map"].pop("AutoModelForCausalLM")
+    settings["auto_map"]["AutoModelForVision2Seq"] = model
+    (folder / "config.json").write_text(json.dumps(settings))
+    opened = open_checkpoint(str(folder), trust_remote_code=True)
+    assert opened.kind == "vision-language model"
+    assert type(load_model(opened)).__name__ == "OlderForCausalLM"
+
+
 def test_numbers_are_those_of_the_plain_model(made: tuple[Path, Any], opened: Checkpoint) -> None:
     """Against float64 NumPy over states of the plain model, three runs alike."""
     plain = made[1].double()
