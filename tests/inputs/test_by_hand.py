@@ -10,7 +10,7 @@ from transformers.image_processing_base import ImageProcessingMixin
 
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.by_hand import build_by_hand
+from normprobe.inputs.by_hand import build_by_hand, normalised
 
 CHAT = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
 RED, BLUE = Image.new("RGB", (8, 4), "red"), Image.new("RGB", (4, 8), "blue")
@@ -75,3 +75,12 @@ def test_a_turn_without_its_prompt_is_refused() -> None:
         built([Sample("a", "What?", (RED,))], turn="USER: {turn}")
     with pytest.raises(NormprobeError, match="no tokenizer"):
         build_by_hand(nn.Module(), None, [], None, turn=None, **HOW)
+
+
+def test_pixels_are_brought_to_their_mean_and_spread() -> None:
+    random = np.random.default_rng(0)
+    values = random.integers(0, 256, (3, 5, 3), dtype=np.uint8)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    expected = ((values / 255 - mean) / std).transpose(2, 0, 1)
+    found = normalised(Image.fromarray(values), mean, std)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)

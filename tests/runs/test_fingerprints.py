@@ -13,7 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
-from normprobe.runs.fingerprints import fingerprints, tensor_digests
+from normprobe.runs.fingerprints import fingerprints, one_digest, tensor_digests
 
 
 def test_files_below_a_folder_are_told_apart_by_their_paths(tmp_path: Path) -> None:
@@ -137,3 +137,9 @@ def test_offloaded_tensors_are_those_in_memory(place: str, tmp_path: Path) -> No
     there = load_model(checkpoint, device_map=here | {"model": place})
     assert any(parameter.is_meta for parameter in there.parameters()) == (place == "disk")
     assert tensor_digests(there, names_of(plain)) == tensor_digests(plain, names_of(plain))
+
+
+def test_one_digest_of_many_is_that_of_their_tensors_whatever_their_names() -> None:
+    digests = {"model.a": "11", "model.b": "22", "none": None}
+    assert one_digest(digests) == one_digest({"b": "22", "language_model.a": "11"})
+    assert one_digest(digests) != one_digest({**digests, "c": "33"})

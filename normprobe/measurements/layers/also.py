@@ -32,7 +32,7 @@ from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivat
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.sentences import layer_names
 from normprobe.schema import OWN, TEXT, VISUAL
-from normprobe.statistics.token_metrics import POOLED_GROUPS, widened
+from normprobe.statistics.token_metrics import POOLED_GROUPS
 from normprobe.tidy import Quantity, declared
 
 Per = Literal["token", "group", "pair"]
@@ -237,13 +237,11 @@ class OwnNumbers:
 
     def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
         """Those of tokens, ``[numbers, batch, seq]``."""
-        x, h = widened(x), widened(h)
         measured = [_measured(own, h.shape[:2], x, h) for own in self._of_tokens]
         return torch.stack(measured) if measured else h.new_empty((0, *h.shape[:2]))
 
     def see_groups(self, number: int, h: Tensor, masks: Tensor) -> Tensor:
         """Those of groups and pairs, ``[batch, groups, numbers]``; NaN where there is none."""
-        h = widened(h)
         found = h.new_full((len(h), len(POOLED_GROUPS), len(self._of_groups)), torch.nan)
         visual, text = (masks[:, POOLED_GROUPS.index(group)] for group in (VISUAL, TEXT))
         for place, own in enumerate(self._of_groups):

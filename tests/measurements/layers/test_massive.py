@@ -16,7 +16,9 @@ from normprobe.measurements.layers.massive import (
     massive_table,
     terminal_legend,
 )
-from normprobe.schema import TEXT, VISUAL
+from normprobe.measurements.layers.watchers import MassiveActivations
+from normprobe.schema import TEXT, TOKEN_METRICS, VISUAL
+from normprobe.statistics.loud_tokens import PEAK_METRICS
 from normprobe.tidy import select
 
 KEYS = ["layer", "group"]
@@ -37,6 +39,21 @@ def tables(**options: object) -> dict[str, pd.DataFrame]:
 def verdict(massive: pd.DataFrame, dimensions: pd.DataFrame) -> str:
     """What a flat massive.csv says."""
     return words_of(massive_findings(tidied("massive", massive), dimensions))
+
+
+@pytest.mark.parametrize(
+    ("peak", "median", "massive"), [(150, 0.2, 0), (150, 0.1, 1), (99, 0.01, 0)]
+)
+def test_a_token_is_massive_by_the_published_bounds(
+    peak: float, median: float, massive: float
+) -> None:
+    """Above 100 and 1,000 times the median of its sequence (arXiv 2402.17762)."""
+    names = (*TOKEN_METRICS, *PEAK_METRICS, "position", "id")
+    tokens = {name: np.ones((2, 1), np.float32) for name in names}
+    tokens["peak"][:] = peak
+    of_group = np.array([[0, median, peak, 3, 0.5]] * 2, np.float32)
+    found = MassiveActivations().columns(tokens, of_group)
+    assert found["massive_mean"] == [massive] * 2
 
 
 def test_every_mean_and_ratio_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
