@@ -13,10 +13,10 @@ from normprobe.options import Loading
 @grouped
 def inputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder or GGUF file.")],
-    write: Annotated[Path, typer.Option("--write", help="The file to begin.", metavar="FILE.py")],
+    write: Annotated[Path, typer.Option("--write", help="The file to begin; `--inputs FILE.py` of other commands reads it.", metavar="FILE.py")],
     *,
     loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "device", "dtype")],
-    display: Annotated[Display, only(Display, "verbose")],
+    display: Annotated[Display, only(Display, "quiet", "verbose")],
 ) -> None:
     """Begin an inputs file for a model with code of its own, and try it on one sample.
 
@@ -26,4 +26,4 @@ def inputs(
         from normprobe.extensions.families.begun_inputs import begin_inputs_file
 
         told = begin_inputs_file(model, write, loading)
-        console.data(f"{write} is written; {told}")
+        console.data(str(write) if display.quiet else f"{write} is written; {told}")
