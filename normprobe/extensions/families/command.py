@@ -23,7 +23,7 @@ def inputs(
     It holds what forward takes, what the processor makes, modules that may be parts, and a `build`.
     """
     with console.reported(display):
-        from normprobe.extensions.families.begun_inputs import begin_inputs_file
+        from normprobe.extensions.families.inputs_draft import begin_inputs_file
 
         told = begin_inputs_file(model, write, loading)
         console.data(str(write) if display.quiet else f"{write} is written; {told}")
