@@ -35,7 +35,7 @@ def printed_by(*words: str) -> str:
 
 
 def layers_block() -> str:
-    """The table and the sentences of the specimen; a picture of its page goes beside this README."""
+    """The table and the sentences of the specimen; its page goes beside this README."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         printed = printed_by("layers", "--output", str(run))
@@ -48,7 +48,7 @@ def picture_of(run: Path, page: Path) -> None:
     """What a browser shows first of the page of a run, as `.github/page.png`."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
-        print("no chromium: .github/page.png stays as it is", file=sys.stderr)
+        sys.stderr.write("no chromium: .github/page.png stays as it is\n")
         return
     printed_by("report", str(run), "--output", str(page))
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")

@@ -175,8 +175,8 @@ class Loading:
         typer.Option(
             "--inputs",
             metavar="FILE.py",
-            help="How the model takes its inputs, for code of its own: a file that `normprobe inputs` "
-            "begins (docs/how-to/remote-code.md).",
+            help="How the model takes its inputs, for code of its own: a file that `normprobe "
+            "inputs` begins (docs/how-to/remote-code.md).",
         ),
     ] = None
     named: Annotated[

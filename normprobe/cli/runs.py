@@ -25,7 +25,8 @@ def require_folders(runs: Sequence[Path]) -> None:
     for run in runs:
         if not os.path.lexists(run):
             raise NormprobeError(
-                f"no such folder: {run}", "give the folder that an earlier normprobe command printed"
+                f"no such folder: {run}",
+                "give the folder that an earlier normprobe command printed",
             )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.documents import DOCS, ROOT, loaded, name, pages
+from support.documents import DOCS, ROOT, loaded, pages
 
 import normprobe
 
@@ -89,7 +89,7 @@ def test_what_only_an_owner_can_give_is_listed() -> None:
 RARE_WORDS = r"inconclusive|placebo|\bnats\b|representational inertia|outside the usual range"
 
 
-@pytest.mark.parametrize("page", pages(), ids=name)
+@pytest.mark.parametrize("page", pages(), ids=str)
 def test_a_page_with_words_of_our_own_links_the_glossary(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if page.is_relative_to(DOCS) and page.name not in ("glossary.md", "columns.md", "cost.md"):

@@ -288,7 +288,7 @@ def verify(
 
 
 def _print_again(found: "Verified", display: Display) -> None:
-    """A row a sample, unless quiet; then the quantities that differ, a row each; then what changed."""
+    """A row a sample or a quantity that differs, unless quiet; then what changed since."""
     from rich.text import Text
 
     from normprobe.report.readable import significant

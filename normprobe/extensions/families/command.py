@@ -13,7 +13,14 @@ from normprobe.options import Loading
 @grouped
 def inputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder or GGUF file.")],
-    write: Annotated[Path, typer.Option("--write", help="The file to begin; `--inputs FILE.py` of other commands reads it.", metavar="FILE.py")],
+    write: Annotated[
+        Path,
+        typer.Option(
+            "--write",
+            help="The file to begin; `--inputs FILE.py` of other commands reads it.",
+            metavar="FILE.py",
+        ),
+    ],
     *,
     loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "device", "dtype")],
     display: Annotated[Display, only(Display, "quiet", "verbose")],

@@ -14,7 +14,11 @@ from normprobe.cli.runs import require_folders
 def card(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of interface or layers.")],
     write: Annotated[
-        Path | None, typer.Option(help="Put it into this model card, a file that exists. Default: print it.", metavar="README.md")
+        Path | None,
+        typer.Option(
+            help="Put it into this model card, a file that exists. Default: print it.",
+            metavar="README.md",
+        ),
     ] = None,
     *,
     display: Annotated[Display, only(Display, "quiet", "verbose")],
