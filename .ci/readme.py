@@ -35,13 +35,25 @@ def printed_by(*words: str) -> str:
 
 
 def layers_block() -> str:
-    """The table and the sentences of the specimen; its figure goes beside this README."""
+    """The table and the sentences of the specimen; its page goes beside this README."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         printed = printed_by("layers", "--output", str(run))
-        shutil.copy(run / "plots/layers.png", ROOT / ".github/layers.png")
+        picture_of(run, Path(folder) / "page.html")
     lines = "\n".join(line.rstrip() for line in printed.strip().splitlines())
     return f"```text\n{lines}\n```\n"
+
+
+def picture_of(run: Path, page: Path) -> None:
+    """What a browser shows first of the page of a run, as `.github/page.png`."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        sys.stderr.write("no chromium: .github/page.png stays as it is\n")
+        return
+    printed_by("report", str(run), "--output", str(page))
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+    shot = ("--window-size=900,1040", f"--screenshot={ROOT / '.github/page.png'}", page.as_uri())
+    subprocess.run([browser, *flags, *shot], check=True, capture_output=True)
 
 
 def weights_block() -> str:

@@ -137,7 +137,8 @@ BatchSize = Annotated[
         "-b",
         parser=_batch_size,
         metavar="N",
-        help="Samples a forward; auto: as many as fit; one in float32.",
+        help="Samples a forward, by default 1; auto: as many as fit, in float32 1.",
+        show_default=False,
     ),
 ]
 
@@ -174,7 +175,8 @@ class Loading:
         typer.Option(
             "--inputs",
             metavar="FILE.py",
-            help="How the model takes its inputs, for code of its own: docs/how-to/remote-code.md.",
+            help="How the model takes its inputs, for code of its own: a file that `normprobe "
+            "inputs` begins (docs/how-to/remote-code.md).",
         ),
     ] = None
     named: Annotated[

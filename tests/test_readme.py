@@ -60,9 +60,23 @@ def test_the_python_block_runs_as_printed(
 
 def test_the_first_screen_shows_what_it_is_for() -> None:
     first = README.splitlines()[:60]
-    assert any(".github/layers.png" in line for line in first)
-    assert any(line.startswith("make demo") for line in first)
-    assert any(line.startswith("**How to read it.**") for line in first)
+    begins = ("git clone", "pip install", "uvx --from", "| question |", "![", "**How to read it.**")
+    for start in (*begins, "**Found so far.**"):
+        assert any(line.startswith(start) for line in first), start
+    assert any("other-tools.md" in line for line in README.splitlines()[:100])
+
+
+def test_what_is_found_is_what_the_results_say() -> None:
+    results = " ".join((DOCS / "explanation/results.md").read_text(encoding="utf-8").split())
+    found = " ".join(README.partition("**Found so far.**")[2].partition("```")[0].split())
+    said = ("255 times", "9 to 540 times more slowly", "layers 13 to 28", "5.7", "layer 4")
+    assert all(each in found and each in results for each in said)
+
+
+def test_every_command_of_the_table_is_one() -> None:
+    table = [line for line in README.splitlines() if line.startswith("| ") and "normprobe " in line]
+    named = {word for line in table for word in re.findall(r"`normprobe (\w+)", line)}
+    assert len(named) > 8 and named <= set(COMMANDS)
 
 
 def test_the_readme_is_short() -> None:

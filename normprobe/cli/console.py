@@ -34,6 +34,8 @@ FAILED, INTERRUPTED = 1, 130
 
 #: The stdout of the command that runs; ``sys.stdout`` is stderr meanwhile.
 _STDOUT: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
+#: Of the command that runs: ``--quiet``.
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 @contextmanager
@@ -111,7 +113,13 @@ def json_object(**entries: Any) -> None:
 
 
 def message(text: str) -> None:
-    """Write a line for the person at the terminal to stderr; only the first process writes."""
+    """Write a line for the person at the terminal to stderr, unless ``--quiet``."""
+    if not _QUIET.get():
+        _tell_once(text)
+
+
+def _tell_once(text: str) -> None:
+    """Write a line to stderr; only the first process writes."""
     if os.environ.get("RANK", "0") == "0":  # torchrun and accelerate number the processes
         _to_stderr(visible(text, keep="\n\t"))
 
@@ -173,6 +181,7 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     if not display.verbose:
         _quiet_libraries()
     level = logging.ERROR if display.quiet else logging.INFO
+    before = _QUIET.set(display.quiet)
     with _messages_of_the_package(level), _stdout_is_data():
         try:
             with interrupting():
@@ -180,9 +189,9 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
                 yield
         except KeyboardInterrupt as interrupt:
             folder: Path | None = getattr(interrupt, "folder", None)
-            message("interrupted" + (f": what was measured is in {folder}" if folder else ""))
+            _tell_once("interrupted" + (f": what was measured is in {folder}" if folder else ""))
             if folder is not None:
-                message(f"             to go on: {_resuming(folder)}")
+                _tell_once(f"             to go on: {_resuming(folder)}")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             from normprobe.failures import known_failure
@@ -194,6 +203,8 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
                 json_object(error=_entries(known))
             tell(known)
             raise typer.Exit(FAILED) from None
+        finally:
+            _QUIET.reset(before)
 
 
 def _require_working_folder() -> None:
@@ -266,7 +277,7 @@ class _Messages(logging.Handler):
     """Shows the package's log as it is: its warnings say so themselves."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        message(record.getMessage())
+        _tell_once(record.getMessage())
 
 
 @contextmanager

@@ -196,8 +196,8 @@ class Asked:
     align: Annotated[
         str | None,
         typer.Option(
-            help="With an untrained norm behind the projector: visual tokens as loud as table "
-            "(the text embedding), prompt, or a norm.",
+            help="Give visual tokens the norm of the text table, of the prompt or FLOAT, in this "
+            "run alone (`normprobe align` saves it).",
             metavar="table|prompt|FLOAT",
             parser=_target,
         ),
@@ -212,7 +212,11 @@ class Asked:
     ] = None
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Check parts, buffers and numbers on ways of their own."),
+        typer.Option(
+            "--verify",
+            help="While measuring, find parts, buffers and numbers in a second way and compare. "
+            "(`normprobe verify` measures a finished run again.)",
+        ),
     ] = False
 
 
@@ -234,9 +238,9 @@ class Display:
         typer.Option("--theory", help="Print which of the theory's assumptions hold, too."),
         Excludes("format", "quiet"),
     ] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder alone.")] = (
-        False
-    )
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No messages; of a run its folder alone.")
+    ] = False
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the libraries' messages and warnings.")
     ] = False

@@ -44,7 +44,7 @@ def command_of(offered: SampleMeasurement) -> Callable[..., None]:
         display: Annotated[Display, Without(*not_taken)],
     ) -> None:
         with console.reported(display, resumes=True):
-            probe = probe_of(model, loading)
+            probe = probe_of(model, loading, sampling.data)
             everything = {**vars(sampling), **vars(asked), **output.on_disk}
             run = probe.measure(offered.name, **everything)
             console.show_run(run, display, run.record.get("doubts", []) if strict else [])
@@ -53,11 +53,14 @@ def command_of(offered: SampleMeasurement) -> Callable[..., None]:
     return grouped(command)
 
 
-def probe_of(model: str, loading: Loading) -> Any:
-    """The probe that a command measures with; a wrong path is told before torch is loaded."""
+def probe_of(model: str, loading: Loading, data: str | None = None) -> Any:
+    """The probe that a command measures with; wrong paths are told before torch is loaded."""
+    from normprobe.data.data_set import require_data
     from normprobe.model.checkpoint import require_path
 
     require_path(model)
+    if data is not None:
+        require_data(data)
     with console.lasting_imports():
         from normprobe.probe import Probe
 
@@ -107,14 +110,15 @@ def align(
     """Save a norm that makes visual tokens as loud as text, to train with (Section 5).
 
     The folder is an adapter: pass it as MODEL to the other commands, or to
-    `normprobe.load_aligned` in Python. The model itself is left as it is.
+    `normprobe.load_aligned` in Python. The model itself is left as it is. To see what such a norm
+    would do, without saving it: --align of `layers` and others.
     """
     with console.reported(display):
-        probe = probe_of(model, loading)
+        probe = probe_of(model, loading, sampling.data)
         drawn = {"limit": sampling.limit, "seed": sampling.seed}
         run = probe.align(target, sampling.data, **drawn, **output.on_disk)
         console.show_run(run, display)
-        if display.format is None and not display.quiet:
+        if display.format is None:
             console.message(f"measure it: normprobe layers {shlex.quote(str(run.path))}")
 
 
@@ -145,8 +149,7 @@ def demo(
             return {"output": place / name, "overwrite": output.overwrite}
 
         def done(run: Run) -> Run:
-            if not display.quiet:
-                console.message(f"{run.command}: {run.path}")
+            console.message(f"{run.command}: {run.path}")
             runs.append(run)
             return run
 
@@ -192,7 +195,7 @@ def inspect(
             "an alignment norm (Table 5).",
         ),
     ] = False,
-    display: Annotated[Display, only(Display, "format", "verbose")],
+    display: Annotated[Display, Without("theory")],
 ) -> None:
     """What normprobe sees: parts, sizes and token ids, from the config alone, no weights.
 
@@ -203,6 +206,9 @@ def inspect(
         if model is None:
             _show_types(display)
             return
+        from normprobe.model.checkpoint import require_path
+
+        require_path(model)
         with console.lasting_imports():
             from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
             from normprobe.measurements.inspect import (

@@ -1,5 +1,7 @@
 """The commands that take finished runs: ``show``, ``compare`` and ``report``."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +9,7 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Without, grouped, only
+from normprobe.errors import NormprobeError
 from normprobe.options import Excludes, Output
 
 if TYPE_CHECKING:
@@ -15,6 +18,16 @@ if TYPE_CHECKING:
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")
 ]
+
+
+def require_folders(runs: Sequence[Path]) -> None:
+    """Tell that a run is not there before anything is loaded that reads one."""
+    for run in runs:
+        if not os.path.lexists(run):
+            raise NormprobeError(
+                f"no such folder: {run}",
+                "give the folder that an earlier normprobe command printed",
+            )
 
 
 def _tables_of(context: typer.Context) -> list[str]:
@@ -35,7 +48,7 @@ def show(
         Excludes("theory"),
     ] = None,
     *,
-    display: Annotated[Display, Without("quiet")],
+    display: Display,
 ) -> None:
     """A finished run again: what its command printed.
 
@@ -43,6 +56,7 @@ def show(
     CSV and JSON of one. --theory adds which of the theory's assumptions hold.
     """
     with console.reported(display):
+        require_folders(runs)
         from normprobe.run import load_run
         from normprobe.runs.run_folder import runs_below
 
@@ -56,7 +70,7 @@ def show(
 
 def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
     """The main table of each run, or those that were named."""
-    from normprobe.errors import NormprobeError, did_you_mean
+    from normprobe.errors import did_you_mean
     from normprobe.report.table_text import latex, markdown
     from normprobe.report.terminal import print_readable
 
@@ -112,10 +126,11 @@ def compare(
 ) -> None:
     """Runs of one command side by side: models, checkpoints, before and after (Figures 3-5)."""
     with console.reported(display):
+        require_folders(runs)
         from normprobe.run import compare as compare_runs
 
         run = compare_runs(runs, label, **output.on_disk)
-        for warning in [] if display.quiet else run.record["warnings"]:
+        for warning in run.record["warnings"]:
             console.message(f"warning: {warning}")
         console.show_run(run, display)
 
@@ -128,11 +143,11 @@ def report(
     ] = Path("report.html"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
     *,
-    display: Annotated[Display, only(Display, "verbose")],
+    display: Annotated[Display, only(Display, "quiet", "verbose")],
 ) -> None:
     """One page of any runs to read, play with, print and send: a single file, no network."""
     with console.reported(display):
-        from normprobe.errors import NormprobeError
+        require_folders(runs)
         from normprobe.run import load_run, page_of
         from normprobe.runs.files import write_by_rename
         from normprobe.runs.run_folder import runs_below

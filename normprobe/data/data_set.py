@@ -153,9 +153,19 @@ def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Questi
         return path.resolve().name, read_folder(path, bad, prompt)
     if path.is_file():
         return path.stem, [read_file(path, bad)]
-    beside = [str(file) for file in path.parent.glob("*")] if path.parent.is_dir() else []
-    names = data_names()
-    raise NormprobeError(
+    raise _unknown(spec)
+
+
+def require_data(spec: str) -> None:
+    """Refuse what is neither a name of data nor a path, before a model is loaded for it."""
+    if spec.partition(":")[0] not in data_names() and not Path(spec).exists():
+        raise _unknown(spec)
+
+
+def _unknown(spec: str) -> NormprobeError:
+    folder, names = Path(spec).parent, data_names()
+    beside = [str(file) for file in folder.glob("*")] if folder.is_dir() else []
+    return NormprobeError(
         f"--data: expected {', '.join(names)}, or an existing file or folder; received {spec!r}",
         did_you_mean(
             spec, [*names, *beside], f"check the spelling; --data {SAMPLE} needs no download"

@@ -232,7 +232,7 @@ def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:
         ([a], ["at least two"]),
         ([a, a], ["given twice"]),
         ([a, tmp_path / "empty"], ["not a run folder"]),
-        ([a, tmp_path / "nowhere"], ["not a run folder"]),
+        ([a, tmp_path / "nowhere"], ["no such folder"]),
         ([a, other], ["different commands", "layers", "interface"]),
         ([a, newer], ["schema version", str(SCHEMA_VERSION + 1)]),
         ([a, partial], ["partial"]),

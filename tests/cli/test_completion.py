@@ -87,8 +87,22 @@ def test_help_opens_no_checkpoint() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_a_wrong_path_is_told_before_torch_is_loaded() -> None:
-    words = [sys.executable, "-c", PROGRAM, "layers", "/no/such/folder"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert "error: no such folder: /no/such/folder" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("layers /no/such/folder", "no such folder: /no/such/folder"),
+        ("layers --data ./no/such", "received './no/such'"),
+        pytest.param(
+            "check /no/such --against was.json", "no such folder: /no/such", marks=pytest.mark.slow
+        ),
+        pytest.param("inspect /no/such", "no such folder: /no/such", marks=pytest.mark.slow),
+        pytest.param("show /no/such/run", "no such folder: /no/such/run", marks=pytest.mark.slow),
+        pytest.param("verify /no/such/run", "no such folder: /no/such/run", marks=pytest.mark.slow),
+        pytest.param("card /no/such/run", "no such folder: /no/such/run", marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_path_is_told_before_torch_is_loaded(words: str, told: str) -> None:
+    typed = [sys.executable, "-c", PROGRAM, *words.split()]
+    done = subprocess.run(typed, capture_output=True, text=True, check=False)
+    assert f"{told}\n" in done.stderr
     assert "torch" not in done.stderr.splitlines()[-1]

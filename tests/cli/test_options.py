@@ -15,40 +15,40 @@ ON = "--device --dtype"
 ANY = f"{ON} --attn-implementation"
 FOLDER = "--output -o --overwrite"
 SHOWN = "--format --quiet -q --verbose -v --help -h"
-READ = "--format --verbose -v --help -h"
+QUIET = "--quiet -q --verbose -v --help -h"
 
 OPTIONS = {
     "interface": f"--align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad --workers "
     f"{ANY} {FOLDER} --resume --strict {SHOWN}",
     "layers": f"--also --by --tower --align --map --verify {PROMPTED} --data --prompt {DRAW} "
     f"--skip-bad --batch-size -b --workers {ANY} {FOLDER} --resume --strict --format --theory "
-    "--quiet -q --verbose -v --help -h",
+    f"{QUIET}",
     "cause": f"--do --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b --workers "
     f"{ANY} {FOLDER} --resume --strict {SHOWN}",
     "check": f"--against --against-dtype --fake-quant --states --tolerance {PROMPTED} --data "
-    f"--prompt {DRAW} --workers {ANY} --write --junit {READ}",
+    f"--prompt {DRAW} --workers {ANY} --write --junit {SHOWN}",
     "states": f"--engine --tensor-parallel --script {PROMPTED} --data --prompt {DRAW} --dtype "
-    "--output -o --help -h",
+    f"--output -o {QUIET}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
     "attention": f"--video --audio --word --layer --box {PROMPTED} --image --prompt --data {DRAW} "
     f"--skip-bad --workers {ANY} {FOLDER} --resume {SHOWN}",
-    "show": "--table --format --theory --verbose -v --help -h",
+    "show": f"--table --format --theory {QUIET}",
     "compare": f"--label {FOLDER} {SHOWN}",
-    "verify": f"--trust-remote-code --inputs {DRAW} {READ}",
+    "verify": f"--trust-remote-code --inputs {DRAW} {SHOWN}",
     "survey": f"--measure {PROMPTED.replace('--revision ', '')} --data --prompt {DRAW} --skip-bad "
     f"--batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume --strict {SHOWN}",
-    "inspect": f"--weights {MODEL} {READ}",
-    "inputs": f"--revision --trust-remote-code {ON} --write --verbose -v --help -h",
-    "watch": "--snippet --help -h",
+    "inspect": f"--weights {MODEL} {SHOWN}",
+    "inputs": f"--revision --trust-remote-code {ON} --write {QUIET}",
+    "watch": "--snippet --quiet -q --help -h",
     "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
-    "report": f"{FOLDER} --verbose -v --help -h",
-    "card": "--write --verbose -v --help -h",
-    "atlas": "--output -o --verbose -v --help -h",
+    "report": f"{FOLDER} {QUIET}",
+    "card": f"--write {QUIET}",
+    "atlas": f"--output -o {QUIET}",
     "paper": "--run --from --without-published --model --trust-remote-code --data --limit -n "
-    f"{FOLDER} --yes -y --verbose -v --help -h",
-    "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",
+    f"{FOLDER} --yes -y {QUIET}",
+    "demo": f"{FOLDER} {QUIET}",
 }
 
 #: A line that begins an option: its long name, then its short one.

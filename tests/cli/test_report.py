@@ -37,7 +37,7 @@ def test_the_command_writes_one_file_and_keeps_another(
     assert run(*arguments, "--overwrite").exit_code == 0
     no_run = run("report", tmp_path / "none", "-o", f"{output}.new")
     assert no_run.exit_code == 1
-    assert "is not a run folder" in no_run.stderr
+    assert "no such folder" in no_run.stderr
 
 
 def test_a_folder_of_runs_is_reported_in_the_order_in_which_they_were_begun(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.documents import ROOT, loaded
+from support.documents import DOCS, ROOT, loaded, pages
 
 import normprobe
 
@@ -79,10 +79,28 @@ def test_a_target_installs_what_it_needs_and_once(
 
 def test_what_only_an_owner_can_give_is_listed() -> None:
     guide = (ROOT / ".github/CONTRIBUTING.md").read_text(encoding="utf-8")
-    tracked = ("pyproject.toml", "docs/how-to/smoke-test.md", ".github/conda-forge/recipe.yaml")
-    for name in tracked:
-        assert "OWNER" in (ROOT / name).read_text(encoding="utf-8")
-        assert f"`{name}`" in guide
+    tracked = ("pyproject.toml", "README.md", "docs/how-to/smoke-test.md")
+    tracked += (".github/conda-forge/recipe.yaml",)
+    for file in tracked:
+        assert "OWNER" in (ROOT / file).read_text(encoding="utf-8")
+        assert f"`{file}`" in guide
+
+
+RARE_WORDS = r"inconclusive|placebo|\bnats\b|representational inertia|outside the usual range"
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_a_page_with_words_of_our_own_links_the_glossary(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if page.is_relative_to(DOCS) and page.name not in ("glossary.md", "columns.md", "cost.md"):
+        assert "glossary.md" in text or not re.search(RARE_WORDS, text)
+
+
+def test_the_glossary_says_what_each_of_them_is() -> None:
+    text = (DOCS / "explanation/glossary.md").read_text(encoding="utf-8")
+    defined = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    for word in RARE_WORDS.replace(r"\b", "").split("|"):
+        assert any(word in each for each in defined), word
 
 
 def test_the_notebook_for_colab_is_that_of_the_page() -> None:

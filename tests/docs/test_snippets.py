@@ -150,7 +150,9 @@ def _commands(block: Block) -> list[list[str]]:
 def _check(words: list[str]) -> None:
     """A command exists, and so do its options, its make target or its extra."""
     program = Path(words[0]).name
-    if "normprobe" in map(_program, words) and program != "pip":
+    if program == "uvx":  # --from PACKAGE
+        words = words[3:]
+    if "normprobe" in map(_program, words) and program not in ("git", "pip"):
         place = [_program(word) for word in words].index("normprobe")
         command, *arguments = words[place + 1 :]
         if ">" in arguments:

@@ -113,7 +113,7 @@ def _turning(cause: pd.DataFrame) -> list[Finding]:
         " to ".join(dict.fromkeys(agreeing([text[name].min(), text[name].max()])))
         for name in ("untouched", "value")
     )
-    told = f"Text turns {before} x as fast as visual tokens untouched, and {after} x then."
+    told = f"Text turns {before} x as fast as visual tokens; once norms match, {after} x."
     found.append(Finding("text", told))
     shares = {
         name: effects(effect_rows(cause, name, "share_removed"))

@@ -10,6 +10,8 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Model, Starting, Without, grouped, only
+from normprobe.cli.measure import probe_of
+from normprobe.cli.runs import require_folders
 from normprobe.errors import NormprobeError
 from normprobe.options import Excludes, Loading, Needs, Sampling
 
@@ -29,7 +31,10 @@ def check(
     model: Model = "specimen",
     write: Annotated[
         Path | None,
-        typer.Option(help="Write the baseline: what MODEL is now.", metavar="FILE.json"),
+        typer.Option(
+            help="Write the baseline, what MODEL is now: a file, no run folder.",
+            metavar="FILE.json",
+        ),
         Excludes("against", "against_dtype", "fake_quant"),
     ] = None,
     against: Annotated[
@@ -68,7 +73,7 @@ def check(
     *,
     sampling: Annotated[Sampling, only(Sampling, *_DRAWN), Starting(data=None)],
     loading: Loading,
-    display: Annotated[Display, only(Display, "format", "verbose")],
+    display: Annotated[Display, Without("theory")],
 ) -> None:
     """Are the states still those? Stage by stage and layer by layer against a baseline.
 
@@ -84,6 +89,7 @@ def check(
             )
         if junit is not None and against is not None and junit.resolve() == Path(against).resolve():
             raise typer.BadParameter("--junit would replace what --against reads")
+        probe, other = probe_of(model, loading, sampling.data), None
         with console.lasting_imports():
             from normprobe.extensions.check.baseline import like_it, require_tolerance
             from normprobe.extensions.check.gate import against_baseline, take_baseline
@@ -96,7 +102,6 @@ def check(
             require_tolerance(tolerance)
         asked = {name: getattr(sampling, name) for name in _DRAWN}
         like = None if against is None else _known(against, asked)
-        probe, other = Probe(model, **vars(loading)), None
         asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
         if write is not None:
             write_by_rename(write, take_baseline(probe, **asked).text.encode())
@@ -144,13 +149,14 @@ def states(
     *,
     sampling: Annotated[Sampling, only(Sampling, *_DRAWN[:4]), Starting(data=None)],
     loading: Annotated[Loading, Without("device", "attn_implementation")],
+    display: Annotated[Display, only(Display, "quiet", "verbose")],
 ) -> None:
     """Save the states of another engine, for ``check --states``.
 
     It writes prompts and pictures of some samples into DIR, and a file of Python that runs an
     engine on them where normprobe is not installed; with --engine it does so at once.
     """
-    with console.reported(Display()):
+    with console.reported(display):
         if script:
             from normprobe.extensions.check import engine_states
 
@@ -158,11 +164,10 @@ def states(
             return
         if output is None:
             raise typer.BadParameter("expected --output DIR, or --script")
+        probe = probe_of(model, loading, sampling.data)
         with console.lasting_imports():
             from normprobe.extensions.check.states import SCRIPT, run_engine, write_prompts
-            from normprobe.probe import Probe
 
-        probe = Probe(model, **vars(loading))
         asked = {name: getattr(sampling, name) for name in _DRAWN[:4]}
         asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
         names = write_prompts(probe, output, **asked)
@@ -229,7 +234,7 @@ def _report(found: "Checked", junit: Path | None, display: Display) -> None:
         console.json_object(**told, table=found.table, **costs)
     elif not console.table(found.table, display):
         with console.stdout_console() as target:
-            for table in found.shown:
+            for table in [] if display.quiet else found.shown:
                 print_readable(table, target)
             print_sentence(found.sentence, target)
     if found.verdict not in (SAME, MEASURED):
@@ -250,13 +255,15 @@ def verify(
     seed: Annotated[int, typer.Option(help="Seed of that draw.", metavar="N")] = 42,
     *,
     loading: Annotated[Loading, only(Loading, "trust_remote_code", "inputs")],
-    display: Annotated[Display, only(Display, "format", "verbose")],
+    display: Annotated[Display, Without("theory")],
 ) -> None:
     """Measure a few samples of a finished run again: are its numbers the same to the last digit?
 
-    Where they are not, it says what changed since: model, data, library versions or device.
+    Where they are not, it says what changed since: model, data, library versions or device. This is
+    not --verify of `layers` and others, which checks a run while it is measured.
     """
     with console.reported(display):
+        require_folders([run])
         with console.lasting_imports():
             from normprobe.extensions.check.verify import verify_run
 
@@ -275,13 +282,13 @@ def verify(
                 table=found.table,
             )
         elif not console.table(found.table, display):
-            _print_again(found)
+            _print_again(found, display)
         if not found.equal:
             raise typer.Exit(console.FAILED)
 
 
-def _print_again(found: "Verified") -> None:
-    """A row a sample; then the quantities that differ, a row each; then what changed."""
+def _print_again(found: "Verified", display: Display) -> None:
+    """A row a sample or a quantity that differs, unless quiet; then what changed since."""
     from rich.text import Text
 
     from normprobe.report.readable import significant
@@ -301,7 +308,8 @@ def _print_again(found: "Verified") -> None:
                 far = significant(row["largest_relative_difference"], 2)
                 numbers = (str(row["numbers"]), str(row["different"]), far)
                 table.add_row(Text(str(sample_id)), Text(str(row["quantity"])), *numbers)
-        print_table(table, target, keys=2)
+        if not display.quiet:
+            print_table(table, target, keys=2)
         print_sentence(found.sentence, target)
         for line in found.changed:
             print_sentence(f"Changed since: {line}", target)

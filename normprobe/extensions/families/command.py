@@ -15,17 +15,24 @@ _OPTIONS = ("revision", "trust_remote_code", "device", "dtype", "named")
 @grouped
 def inputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder or GGUF file.")],
-    write: Annotated[Path, typer.Option("--write", help="The file to begin.", metavar="FILE.py")],
+    write: Annotated[
+        Path,
+        typer.Option(
+            "--write",
+            help="The file to begin; `--inputs FILE.py` of other commands reads it.",
+            metavar="FILE.py",
+        ),
+    ],
     *,
     loading: Annotated[Loading, only(Loading, *_OPTIONS)],
-    display: Annotated[Display, only(Display, "verbose")],
+    display: Annotated[Display, only(Display, "quiet", "verbose")],
 ) -> None:
     """Begin an inputs file for a model with code of its own, and try it on one sample.
 
     It holds what forward takes, what the processor makes, modules that may be parts, and a `build`.
     """
     with console.reported(display):
-        from normprobe.extensions.families.begun_inputs import begin_inputs_file
+        from normprobe.extensions.families.inputs_draft import begin_inputs_file
 
         told = begin_inputs_file(model, write, loading)
-        console.data(f"{write} is written; {told}")
+        console.data(str(write) if display.quiet else f"{write} is written; {told}")

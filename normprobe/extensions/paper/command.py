@@ -105,7 +105,7 @@ def paper(
         bool, typer.Option("--yes", "-y", help="Fetch without a question."), Needs("run")
     ] = False,
     *,
-    display: Annotated[Display, only(Display, "verbose")],
+    display: Annotated[Display, only(Display, "quiet", "verbose")],
 ) -> None:
     """Which commands make each table and figure of the paper; --run runs them.
 

@@ -7,16 +7,21 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
+from normprobe.cli.runs import require_folders
 
 
 @grouped
 def card(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of interface or layers.")],
     write: Annotated[
-        Path | None, typer.Option(help="Put it into this model card.", metavar="README.md")
+        Path | None,
+        typer.Option(
+            help="Put it into this model card, a file that exists. Default: print it.",
+            metavar="README.md",
+        ),
     ] = None,
     *,
-    display: Annotated[Display, only(Display, "verbose")],
+    display: Annotated[Display, only(Display, "quiet", "verbose")],
 ) -> None:
     """A finished run for a model card: its sentence, numbers, digests and command.
 
@@ -24,6 +29,7 @@ def card(
     In the metadata, model-index alone is changed.
     """
     with console.reported(display):
+        require_folders([run])
         from normprobe.extensions.sharing.card import read_card, with_card
         from normprobe.run import load_run
         from normprobe.runs.files import write_by_rename
@@ -49,7 +55,7 @@ def atlas(
         ),
     ] = None,
     *,
-    display: Annotated[Display, only(Display, "verbose")],
+    display: Annotated[Display, only(Display, "quiet", "verbose")],
 ) -> None:
     """Measured models in one table: add an entry to a folder, or build the page of a folder.
 
@@ -57,6 +63,7 @@ def atlas(
     entry, by itself and against the others, and makes one page of them all.
     """
     with console.reported(display):
+        require_folders([source])
         from normprobe.extensions.sharing.atlas import (
             atlas_page,
             entry_of,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.grouping import grouped
+from normprobe.cli.grouping import Display, grouped, only
 
 
 @grouped
@@ -20,7 +20,10 @@ def watch(
             metavar="NAME",
         ),
     ] = "loop",
+    *,
+    display: Annotated[Display, only(Display, "quiet")],
 ) -> None:
     """The lines that watch a training from inside: norms, gradients, alarms."""
-    lines = tomllib.loads((files(__package__) / "snippets.toml").read_text("utf-8"))
-    console.data(lines[snippet].strip())
+    with console.reported(display):
+        lines = tomllib.loads((files(__package__) / "snippets.toml").read_text("utf-8"))
+        console.data(lines[snippet].strip())

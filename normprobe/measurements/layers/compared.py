@@ -143,7 +143,7 @@ _RATIOS = (
     "Lines: visual / text tokens, ratio of geometric means; shades: 95 % intervals of each layer "
     "over images."
 )
-_TURNING = "Turning: visual / text angle per layer"
+_TURNING = "Angle per layer: visual / text"
 _COSINE = next(panel for panel in METRICS if panel.scale == "cosine")
 
 
@@ -176,7 +176,7 @@ def ratio_charts(compare: pd.DataFrame) -> list[Chart]:
     # Bands of so many lines would lie over each other.
     bare = compare.drop(columns=[*BAND], errors="ignore").astype({"run": str})
     visual = bare[bare["group"] == VISUAL]
-    for metric, title in (("norm", "Loudness: visual / text norm"), ("angle", _TURNING)):
+    for metric, title in (("norm", "Norm: visual / text"), ("angle", _TURNING)):
         series = []
         for run, color in series_colors(compare).items():
             rows = drawn_rows(visual, GEOMETRIC_RATIOS[metric], {"run": run})

@@ -55,7 +55,7 @@ METRICS = (
 def story(layers: pd.DataFrame) -> list[Panel]:
     """What the first screen of a page shows: visual beside text tokens, or special ones."""
     groups = (*OTHER_MEDIA, TEXT, VISUAL) if (layers["group"] == VISUAL).any() else (TEXT, SPECIAL)
-    titles = {"norm": "Loudness: L2 norm", "angle": "Turning: radians per layer"}
+    titles = {"norm": "L2 norm", "angle": "Angle per layer (radians)"}
     return [metric_panel(metric, title, groups=groups) for metric, title in titles.items()]
 
 

@@ -79,6 +79,8 @@ def layers_told(
     states = "states" if visual_states_are_attended(layers) else "tokens"
     findings = [*_entry(layers, entry, states), *layer_findings(norms, _NORM)]
     findings += layer_findings(angles, turning(VISUAL))
+    if visual_states_are_attended(layers):
+        findings.append(Finding("angle", _NOT_TURNED))
     findings += layer_findings(ratios_to_text(layers, ATTENTION_INPUT), _ATTENTION_INPUT)
     for group, ratio in held.items():
         if ratio.usable:
@@ -96,6 +98,8 @@ def _by_layer(layers: pd.DataFrame, group: str) -> tuple[dict[int, Ratio], dict[
     return ratios_to_text(layers, "norm", group), ratios_to_text(layers, "angle", group)
 
 
+_NOT_TURNED = "No decoder layer changes visual states: of their turning there is nothing to say."
+_NO_PICTURE = "No picture was read: of visual tokens and their inertia this run says nothing."
 _NORM = Told(
     "norm",
     "Visual tokens have a larger norm than text tokens",
@@ -187,8 +191,13 @@ def _text_alone(layers: pd.DataFrame, loudest: pd.DataFrame | None) -> tuple[str
         f"they enter with; layer {numbers[1:][grown.argmax()]} alone makes it {times(grown.max())}."
     )
     ends = f"from {significant(norms[0])} to {significant(norms[-1])}"
-    mean = Finding("norm", f"The mean norm of text tokens goes {ends}.")
-    return headline, [mean, *carried_findings(layers, loudest, [SPECIAL])]
+    found = [Finding("norm", f"The mean norm of text tokens goes {ends}.")]
+    angles = select(layers[layers["group"] == TEXT], "angle")["mean"].dropna()
+    if len(angles):
+        least, most = significant(angles.min(), 2), significant(angles.max(), 2)
+        found.append(Finding("angle", f"Text tokens turn by {least} to {most} radians a layer."))
+    found += carried_findings(layers, loudest, [SPECIAL])
+    return headline, [*found, Finding("visual", _NO_PICTURE)]
 
 
 def placement_sentence(norm_placement: str) -> str:

@@ -172,8 +172,8 @@ def test_the_first_figure_is_loudness_and_turning_of_both_modalities(page: str) 
             expected = LAYERS[LAYERS["group"] == series["name"]][column].tolist()
             assert series["x"] == [*range(7)]
             assert series["y"][1:] == pytest.approx(expected[1:], rel=1e-5)
-    assert "Loudness" in norm["label"]
-    assert "Turning" in angle["label"]
+    assert "L2 norm" in norm["label"]
+    assert "Angle" in angle["label"]
 
 
 def test_each_part_draws_its_table_above_its_legend(page: str) -> None:

@@ -54,13 +54,15 @@ def test_text_alone_grows_and_a_special_token_is_loud():
         "Text tokens leave layer 3 with 25 x the norm that they enter with; layer 1 alone makes it "
         "15 x.",
         "The mean norm of text tokens goes from 2.000 to 50.00.",
+        f"Text tokens turn by {FLAT[1]:.2f} to {FLAT[1]:.2f} radians a layer.",
     ]
+    no_picture = "No picture was read: of visual tokens and their inertia this run says nothing."
     sink = (
         "After layer 2 the mean norm of special tokens is 20 x their median: the loudest token "
         'of a sample holds 97 % of it, in 56 of 56 samples "<s>" at position 0.'
     )
-    assert said(text) == told
-    assert said(pd.concat([text, special])) == [*told, sink]
+    assert said(text) == [*told, no_picture]
+    assert said(pd.concat([text, special])) == [*told, sink, no_picture]
     assert said(text[text["layer"] == 0]) == [""]
     assert said(text.assign(norm_mean=[np.nan, 1.0, 2.0, 3.0])) == [""]
 
@@ -167,6 +169,7 @@ def test_visual_states_of_cross_attention_enter_no_decoder():
         "Text attends to visual states with 1.40 x the norm of text.",
         "Norm of visual states at the decoder input: 1.40 x [1.27, 1.54] larger than that of text "
         "tokens.",
+        "No decoder layer changes visual states: of their turning there is nothing to say.",
         "[ ]: 95 % interval (bootstrap over images).",
     ]
 

@@ -201,6 +201,17 @@ def test_the_first_screen_has_the_model_the_sentence_and_the_figure(
         assert 0 < end <= height, place
 
 
+def test_an_interval_in_a_sentence_is_as_dark_as_other_small_print(
+    browser: Browser, file: Path
+) -> None:
+    browser.open(file)
+    browser.evaluate(
+        "document.body.append(Object.assign(document.createElement('span'), "
+        "{className: 'interval'})); 0"
+    )
+    assert browser.evaluate("getComputedStyle(document.body.lastChild).opacity") == "1"
+
+
 def test_a_long_reason_blows_up_no_row(browser: Browser, tmp_path: Path) -> None:
     rows = pd.DataFrame({"sample": ["a", "b"], "reason": ["short", "the picture is broken " * 40]})
     page = page_of_folders(run_folder(tmp_path / "run", "other", skipped=rows))
@@ -367,7 +378,7 @@ def test_a_figure_is_saved_as_it_looks(browser: Browser, file: Path) -> None:
         "HTMLAnchorElement.prototype.click = function () { window.name = this.download; }; 0"
     )
     browser.click(".panels .tools button[aria-label='save as SVG']")
-    assert browser.evaluate("window.name") == "Loudness-L2-norm.svg"
+    assert browser.evaluate("window.name") == "L2-norm.svg"
     svg = ElementTree.fromstring(browser.evaluate("window.saved"))
     assert float(svg.get("width")) > 100
     strokes = {

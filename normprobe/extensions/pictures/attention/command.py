@@ -72,7 +72,7 @@ def attention(
     """
     with console.reported(display, resumes=sampling.data is not None):
         region = _parsed_box(box)
-        probe = probe_of(model, loading)
+        probe = probe_of(model, loading, sampling.data)
         if sampling.data is not None:
             asked = {**vars(sampling), **output.on_disk, "resume": going_on.resume}
             console.show_run(probe.measure("shares", **{**asked, "prompt": prompt}), display)
