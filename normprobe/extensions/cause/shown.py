@@ -49,8 +49,9 @@ _ANGLE = "visual angle (x)"
 _NOTE = (
     "Against the same samples untouched{}. visual angle: geometric mean over layers. ratio "
     "removed: of the difference between text and visual angle, the sum of |log| over layers that "
-    "differ. Nats: a token of the answer, and the one that ends it. [ ]: 95 % interval "
-    "(bootstrap over images); none: too few images carry the number."
+    "differ. Nats: a token of the answer, and the one that ends it. [ ]: 95 % interval of this number "
+    "alone (bootstrap over images); none: too few images carry it. Findings rest on the wider band "
+    "of all of them together: what lies beside 0 here may be no measurable effect there."
 )
 _OFF = "* outside the usual range: it moves untouched rows further than each control."
 _LEVELS = {"nll": "nats", "accuracy": "accurate"}  # of the untouched model

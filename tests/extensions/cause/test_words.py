@@ -260,7 +260,7 @@ def test_an_effect_that_few_images_carry_has_no_end() -> None:
     table.loc[rare, [*INTERVAL, *BAND]] = np.nan
     told = said(table)
     assert "is not shown to change NLL (0.047 nats)" in told
-    assert "Without an end: too few images carry it to bound it." in told
+    assert "- No interval, as too few images carry the effect: freeze.\n" in told
 
 
 def test_a_band_without_end_is_no_crash() -> None:
