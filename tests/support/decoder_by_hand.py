@@ -74,6 +74,7 @@ def model_of(name: str, eps: float | None = None) -> PreTrainedModel:
         model.set_experts_implementation("eager")  # others have no float64
     for module in model.double().modules():
         if type(module).__name__ == "Gemma4RMSNorm":
+            module.eps = 1.0  # else louder states have the same keys
             module.forward = partial(_without_float32, module.forward)
         elif type(module).__name__.endswith(("RMSNorm", "CohereLayerNorm")):  # they use float32
             module.forward = partial(_normed, module, eps)
@@ -388,7 +389,8 @@ def entered_like_text(batch: Batch, untouched: Forward) -> list[tuple[Tensor, Te
     found = []
     for layer, (x, _), given in zip(decoder.layers, untouched.pairs, batch.given, strict=True):
         read = like_text(batch, x)
-        own = {n: dict(each) if isinstance(each, dict) else each for n, each in given.items()}
+        keys = given.get("shared_kv_states")
+        own = given | {"shared_kv_states": dict(keys)} if keys is not None else given
         found.append((read, layer_output(layer, read, own, torch.ones(()))))
     return found
 
