@@ -22,7 +22,7 @@ from normprobe.model.intervention_plan import DOSES, UNTOUCHED
 from normprobe.runs.run_folder import RunStore
 
 Array = NDArray[np.float64]
-IMAGES = (10, 25, 50, 100)
+IMAGES = (10, 25, 50, 100, 150)
 SETS = 200
 
 #: Logarithms of the text / visual angle by layer: untouched, and as loud as text.
