@@ -261,12 +261,17 @@ def updates(layer: Any, x: Tensor, given: dict[str, Any]) -> Iterator[Tensor]:
         yield times * layer.mlp(layer.post_attention_layernorm(x))
 
 
-def layer_output(layer: Any, x: Tensor, given: dict[str, Any], gain: Tensor) -> Tensor:
-    """What leaves a layer whose updates are multiplied by ``gain``, ``[batch, seq, 1]``."""
+#: What becomes of an update: the first of a layer is that of attention, others are of MLPs.
+Change = Callable[[Tensor, int], Tensor]
+
+
+def layer_output(layer: Any, x: Tensor, given: dict[str, Any], change: Change) -> Tensor:
+    """What leaves a layer whose updates are changed."""
     writing = updates(layer, x, dict(given))
-    update = next(writing)
+    update, place = next(writing), 0
     while True:
-        x = x + gain * update
+        x = x + change(update, place)
+        place += 1
         try:
             update = writing.send(x)
         except StopIteration:
@@ -306,6 +311,8 @@ def forward(
     layers: Sequence[int] | None = None,
     rows: Tensor | None = None,
     hidden: Sequence[int] = (),
+    change: Change | None = None,
+    patched: tuple[int, Tensor] = (0, torch.zeros(())),
 ) -> Forward:
     """Run the decoder.
 
@@ -316,16 +323,27 @@ def forward(
         layers: in which (from 1); None: in all.
         rows: which ones; None: visual ones.
         hidden: layers in which visual rows alone read visual rows.
+        change: of the updates of some rows, in place of a gain.
+        patched: a layer, and the states that enter it in some rows.
     """
     model, decoder = batch.model, decoder_of(batch.model)
     x = batch.entered if entered is None else entered
     states, pairs = [x], []
     changed = (batch.rows("visual") if rows is None else rows)[..., None]
     for number, (layer, given) in enumerate(zip(decoder.layers, batch.given, strict=True), start=1):
-        at = gain if layers is None or number in layers else 1.0
+        chosen = layers is None or number in layers
+        if number == patched[0]:
+            x = torch.where(changed, patched[1], x)
         if number in hidden:
             given = given | {"attention_mask": _without_visual(batch, given["attention_mask"])}
-        h = layer_output(layer, x, given, torch.where(changed, torch.tensor(at).to(x), 1.0))
+
+        def changing(update: Tensor, place: int, chosen: bool = chosen) -> Tensor:
+            if not chosen:
+                return update
+            new = gain * update if change is None else change(update, place)
+            return torch.where(changed, new, update)
+
+        h = layer_output(layer, x, given, changing)
         states.append(h)
         pairs.append((x, h))
         x = h + batch.between[number - 1]
@@ -346,6 +364,22 @@ def _without_visual(batch: Batch, mask: Tensor | None) -> Tensor:
         if not seen or (visual[sample, read] and not visual[sample, reads]):
             made[sample, 0, reads, read] = torch.finfo(torch.float64).min
     return made
+
+
+def random_updates(batch: Batch, seeds: Sequence[int]) -> Change:
+    """Visual rows get random updates of the norms of their own, one after the other."""
+    visual = batch.rows("visual")
+    drawn = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def change(update: Tensor, _: int) -> Tensor:
+        made = torch.zeros_like(update)
+        for sample, rows in enumerate(visual):
+            noise = torch.randn(int(rows.sum()), update.shape[-1], generator=drawn[sample]).double()
+            noise /= noise.norm(dim=-1, keepdim=True)
+            made[sample, rows] = noise * update[sample, rows].norm(dim=-1, keepdim=True)
+        return made
+
+    return change
 
 
 # --- the interventions, as edits of what enters layer 1 -------------------------------------------
@@ -391,7 +425,7 @@ def entered_like_text(batch: Batch, untouched: Forward) -> list[tuple[Tensor, Te
         read = like_text(batch, x)
         keys = given.get("shared_kv_states")
         own = given | {"shared_kv_states": dict(keys)} if keys is not None else given
-        found.append((read, layer_output(layer, read, own, torch.ones(()))))
+        found.append((read, layer_output(layer, read, own, lambda update, _: update)))
     return found
 
 

@@ -6,7 +6,7 @@ the answer belong to no group: angles are those of the prompt alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ from normprobe.model.intervention_plan import (
     NORM_AT_LAYER,
     OF_ANOTHER_PICTURE,
     OF_ONE_LAYER,
+    PATCH_LAYER,
     UNTOUCHED,
     Intervention,
     planned,
@@ -194,18 +195,31 @@ class _Batch:
                 return []
             if done.name == BLANK:
                 inputs = pictured
+            elif done.name == PATCH_LAYER:
+                other = self._entering(pictured, self.layers[done.layer - 1])
             else:
                 other = self.model.decoder_input(pictured)
         reader, logits = _Reader(self.rows_at), list[Tensor]()
-        doing = (
-            nullcontext() if self.rows is None else intervened(self.layers, done, self.rows, other)
-        )
-        with doing, attached(*reader.handles(self.layers), self._seeing_logits(logits)):
+        with ExitStack() as stack:
+            if done.name == PATCH_LAYER:  # that a state is replaced is nothing that the model adds
+                stack.enter_context(attached(*reader.handles(self.layers)))
+            if self.rows is not None:
+                stack.enter_context(intervened(self.layers, done, self.rows, other))
+            if done.name != PATCH_LAYER:
+                stack.enter_context(attached(*reader.handles(self.layers)))
+            stack.enter_context(attached(self._seeing_logits(logits)))
             run_until(self.model.model, moved_to(self.model.model, inputs))
         angles = [] if done.name in OF_ONE_LAYER else reader.angles  # others only hear of it
         if done.name in (KNOCKOUT, KNOCKOUT_LAYER):
             self._check_hidden(done, reader.last)
         return [self._outcomes(done.name, logits[0], reader), *angles]
+
+    def _entering(self, inputs: Mapping[str, Any], layer: nn.Module) -> Tensor:
+        """What enters a layer, ``[batch, positions, hidden]``."""
+        seen: list[Tensor] = []
+        with attached(on_input(layer, seen.append)):
+            run_until(self.model.model, moved_to(self.model.model, inputs), entering=layer)
+        return seen[0]
 
     def _check_hidden(self, done: Intervention, last: Tensor | None) -> None:
         """Refuse attention that does not read the mask that it is given."""

@@ -113,7 +113,8 @@ def show(run: RunStore, console: Console) -> None:
 _LAYER_NOTES = (
     "text / visual angle: untouched, and where this layer alone reads visual states",
     "as loud as text. frozen: visual states pass this layer alone unchanged.",
-    "hidden: no other token attends to visual ones in it.",
+    "hidden: no other token attends to visual ones in it. replaced: visual states that",
+    "enter it are those of another picture.",
 )
 
 

@@ -22,6 +22,7 @@ from support.decoder_by_hand import (
     forward,
     like_text,
     mixed,
+    random_updates,
     shuffled,
     times,
 )
@@ -82,6 +83,10 @@ def by_key(rows) -> pd.DataFrame:
     return rows.fillna({"dose": 0.0}).set_index(KEYS).sort_index()
 
 
+def seed_of(key) -> int:
+    return xxh3_64_intdigest(key.encode()) % 2**32
+
+
 class Expected:
     """The same, of the forward written out."""
 
@@ -103,7 +108,8 @@ class Expected:
         self.enter("permute", shuffled(x, self.visual, orders))
         self.enter("swap", mixed(x, other, self.visual))
         self.enter("swap-norms", mixed(other, x, self.visual))
-        self.forward("blank", forward(pictured), np.nan)
+        elsewhere = forward(pictured)
+        self.forward("blank", elsewhere, np.nan)
         for dose in DOSES["scale"]:
             self.enter("scale", times(x, self.visual, dose), dose)
         for dose in DOSES["scale-text"]:
@@ -119,9 +125,24 @@ class Expected:
             ran = forward(batch, gain=0.0, layers=[layer])
             self.outcomes("freeze-layer", ran, np.nan, layer)
             self.outcomes("knockout-layer", forward(batch, hidden=[layer]), np.nan, layer)
+            entering = elsewhere.pairs[layer - 1][0]
+            self.outcomes("patch-layer", forward(batch, patched=(layer, entering)), np.nan, layer)
         self.enter("scale", times(x, self.visual, 3.0), 3.0)
-        text = self.some_text()
+        text, seeds = self.some_text(), [seed_of(key) for key in ids_of(batch)]
+
+        def without(branch):  # attention is the first that a layer adds
+            return lambda update, place: update * ((place == 0) != (branch == "attention"))
+
         for name, ran, dose in (
+            ("freeze-attention", forward(batch, change=without("attention")), np.nan),
+            ("freeze-mlp", forward(batch, change=without("mlp")), np.nan),
+            ("freeze-mlp@2", forward(batch, change=without("mlp"), layers=[2]), np.nan),
+            ("random-updates", forward(batch, change=random_updates(batch, seeds)), np.nan),
+            (
+                "random-updates@2-3",
+                forward(batch, change=random_updates(batch, seeds), layers=[2, 3]),
+                np.nan,
+            ),
             ("freeze-text", forward(batch, gain=0.0, rows=text), np.nan),
             ("freeze-text@2", forward(batch, gain=0.0, rows=text, layers=[2]), np.nan),
             ("freeze@2-3", forward(batch, gain=0.0, layers=[2, 3]), np.nan),
@@ -134,8 +155,8 @@ class Expected:
         return by_key(pd.DataFrame(self.found).T.rename_axis(KEYS).reset_index())
 
     def order(self, rows, key):
-        seed = xxh3_64_intdigest(key.encode()) % 2**32
-        return torch.randperm(int(rows.sum()), generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed_of(key))
+        return torch.randperm(int(rows.sum()), generator=generator)
 
     def some_text(self):
         """As many rows of text as there are visual ones, at most half of them, by chance."""
@@ -206,6 +227,7 @@ def expected_of(name, batch_size, padding):
 @pytest.mark.parametrize(("batch_size", "padding"), [(1, "right"), (3, "right"), (3, "left")])
 def test_every_number(name, batch_size, padding):
     own = ("scale=3", "freeze@2-", "freeze@0-2", "gain=3@2-3", "knockout@0-2", "freeze-text@2")
+    own += ("freeze-mlp@2", "random-updates@2-")
     found = measured(batch_of(name, batch_size, padding), (*DOSES, *own))
     wanted = expected_of(name, batch_size, padding)
     pd.testing.assert_index_equal(found.index, wanted.index)
