@@ -110,8 +110,8 @@ def _rare(cause: pd.DataFrame) -> tuple[str, str]:
             )
         endless = rows[rows["low"].isna()].sort_values(["layer", "dose"])
         if len(endless):
-            named = ", ".join(_each(endless))
-            without_end = f"No interval, as too few images carry the effect: {named}."
+            some = f": {'; '.join(_each(endless))}" if len(endless) < len(rows) else ""
+            without_end = f"No interval, as too few images carry the effect{some}."
     return few, without_end
 
 

@@ -107,15 +107,24 @@ def show(run: RunStore, console: Console) -> None:
     by_layer = cause[cause["intervention"].isin(DRAWN_BY_LAYER) & (cause["layer"] > 0)]
     columns = _layer_columns(by_layer)
     if columns:
-        print_by_layer("Layer by layer", by_layer, columns, console, _LAYER_NOTES, "cause.csv")
+        notes = _layer_notes(by_layer)
+        print_by_layer("Layer by layer", by_layer, columns, console, notes, "cause.csv")
 
 
-_LAYER_NOTES = (
-    "text / visual angle: untouched, and where this layer alone reads visual states",
-    "as loud as text. frozen: visual states pass this layer alone unchanged.",
-    "hidden: no other token attends to visual ones in it. replaced: visual states that",
-    "enter it are those of another picture.",
-)
+_LAYER_NOTES = {
+    "norm-at-layer": (
+        "text / visual angle: untouched, and where this layer alone reads visual states",
+        "as loud as text.",
+    ),
+    "freeze-layer": ("frozen: visual states pass this layer alone unchanged.",),
+    "knockout-layer": ("hidden: no other token attends to visual ones in it.",),
+    "patch-layer": ("replaced: visual states that enter it are those of another picture.",),
+}
+
+
+def _layer_notes(by_layer: pd.DataFrame) -> list[str]:
+    done = {*by_layer["intervention"]}
+    return [line for name, lines in _LAYER_NOTES.items() if name in done for line in lines]
 
 
 def _layer_columns(by_layer: pd.DataFrame) -> list[NumberColumn]:
@@ -153,8 +162,9 @@ def lead(run: RunStore) -> Markup:
 def section(run: RunStore) -> list[Markup]:
     """By dose, by intervention, by layer."""
     cause = run.table("cause")
-    by_layer = charts(effect_panels(cause), cause[cause["layer"] > 0])
-    drawn = [heading("Layer by layer"), curves(by_layer), note(" ".join(_LAYER_NOTES))]
+    of_layers = cause[cause["intervention"].isin(DRAWN_BY_LAYER) & (cause["layer"] > 0)]
+    by_layer, notes = charts(effect_panels(cause), of_layers), _layer_notes(of_layers)
+    drawn = [heading("Layer by layer"), curves(by_layer), note(" ".join(notes))]
     return [
         lead(run),
         *printed(replace(interventions(cause), title="What each intervention does")),
