@@ -194,6 +194,13 @@ class Asked:
             metavar="NAME,NAME",
         ),
     ] = None
+    answer: Annotated[
+        bool,
+        typer.Option(
+            "--answer",
+            help="Also what the model answers by itself, greedily: accuracy under each of these.",
+        ),
+    ] = False
     align: Annotated[
         str | None,
         typer.Option(

@@ -80,7 +80,9 @@ def model_of(name: str, eps: float | None = None) -> PreTrainedModel:
             module.forward = partial(_normed, module, eps)
         elif isinstance(module, nn.LayerNorm) and eps is not None:
             module.eps = eps
-        elif type(module).__name__.endswith("RotaryEmbedding"):  # likewise: other places, other sums
+        elif type(module).__name__.endswith(
+            "RotaryEmbedding"
+        ):  # likewise: other places, other sums
             module.forward = partial(_without_float32, module.forward)
     return model
 
@@ -146,6 +148,17 @@ def batch_of(
         torch.randint(FIRST_TEXT, 100, (1 + place % 3,), generator=random).tolist()
         for place in range(batch_size)
     ]
+    return answered(name, model, samples, answers, padding)
+
+
+def answered(
+    name: str,
+    model: PreTrainedModel,
+    samples: list[Inputs],
+    answers: list[list[int]],
+    padding: Literal["right", "left"] = "right",
+) -> Batch:
+    """The samples of a model, each with an answer."""
     whole = [_behind(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
     prompts, inputs = (_double(collate(each, padding)) for each in (samples, whole))
     parts = PARTS[_BUILT_LIKE.get(name, name)]

@@ -29,6 +29,7 @@ from normprobe.tidy import BAND, INTERVAL, QUANTITY, select
 OUTCOME_WORDS = {
     "nll": "change of NLL (nats a token)",
     "accuracy": "change of accuracy (share)",
+    "greedy_accuracy": "its own answers: accuracy (share)",
     "kl": "KL to untouched (nats a token)",
     "changed": "answers that change (share)",
 }

@@ -42,6 +42,7 @@ COLUMN_OF = {
     "share_removed": ("ratio removed (%)", 100, 0),
     "nll": ("NLL (nats)", 1, None),
     "accuracy": ("accuracy (points)", 100, 1),
+    "greedy_accuracy": ("own answers (points)", 100, 1),
     "kl": ("KL (nats)", 1, None),
     "changed": ("changed (%)", 100, 1),
 }
@@ -49,12 +50,13 @@ _ANGLE = "visual angle (x)"
 _NOTE = (
     "Against the same samples untouched{}. visual angle: geometric mean over layers. ratio "
     "removed: of the difference between text and visual angle, the sum of |log| over layers that "
-    "differ. Nats: a token of the answer, and the one that ends it. [ ]: 95 % interval of this number "
-    "alone (bootstrap over images); none: too few images carry it. Findings rest on the wider band "
-    "of all of them together: what lies beside 0 here may be no measurable effect there."
+    "differ. Nats: a token of the answer, and the one that ends it. [ ]: 95 % interval of this "
+    "number alone (bootstrap over images); none: too few images carry it. Findings rest on the "
+    "wider band of all of them together: what lies beside 0 here may be no measurable effect there."
 )
 _OFF = "* outside the usual range: it moves untouched rows further than each control."
-_LEVELS = {"nll": "nats", "accuracy": "accurate"}  # of the untouched model
+#: Of the untouched model.
+_LEVELS = {"nll": "nats", "accuracy": "accurate", "greedy_accuracy": "of its own answers"}
 _THREE = partial(significant, digits=3)
 _LINES = (
     "Hollow: outside the usual range. Dose 1: untouched. A click on a name hides what presses "

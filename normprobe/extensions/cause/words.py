@@ -268,7 +268,7 @@ def _does(outcome: Outcome, numbers: list[Estimate], changed: str = "") -> str:
         return f"{measured} {changed or outcome.changed} ({told})"
     ends, decimals = rounded([largest], outcome.scale * sign, outcome.decimals)
     told = f"{up_to}{in_words(ends, decimals, outcome.unit)}"
-    of = {"%": outcome.changed, "points": "accuracy"}.get(outcome.unit)
+    of = {"%": outcome.changed, "points": outcome.named}.get(outcome.unit)
     return f"{outcome.more if sign == 1 else outcome.less} {told}{f' of {of}' if of else ''}"
 
 

@@ -22,9 +22,13 @@ from support.decoder_by_hand import (
     forward,
     like_text,
     mixed,
+    model_of,
     random_updates,
     shuffled,
     times,
+)
+from support.decoder_by_hand import (
+    answered as answered_by,
 )
 from support.reference import angle
 from support.tiny_inputs import SPECIAL_IDS, collate, perturbed, tiny_samples
@@ -51,16 +55,16 @@ def ids_of(batch) -> list[str]:
     return [f"s/{row}" for row in range(len(batch.answers))]
 
 
-def measured(batch, names, answered=True, options=()) -> pd.DataFrame:
+def measured(batch, names, answered=True, options=(), answer=False) -> pd.DataFrame:
     """Sample rows of a batch whose answers are given as ids."""
-    return measured_with(model_in(batch), batch, names, answered, options)
+    return measured_with(model_in(batch), batch, names, answered, options, answer)
 
 
 def model_in(batch) -> MeasuredModel:
     return MeasuredModel(batch.model, find_parts(batch.model), SPECIAL_IDS)
 
 
-def measured_with(model, batch, names, answered=True, options=()) -> pd.DataFrame:
+def measured_with(model, batch, names, answered=True, options=(), answer=False) -> pd.DataFrame:
     texts = [" ".join(map(str, ids)) for ids in batch.answers]
     samples = [
         Sample(key, "?", answer=Answer(text) if answered else None)
@@ -74,8 +78,10 @@ def measured_with(model, batch, names, answered=True, options=()) -> pd.DataFram
     builder = SimpleNamespace(
         build=lambda _: perturbed(batch.prompts), tokenizer=SimpleNamespace(eos_token_id=EOS)
     )
+    builder.tokenizer.decode = lambda ids, **_: " ".join(map(str, ids))
     with patch.object(measure, "answer_tokens", tokens):
-        seen = measure.observer(model, builder, names)(batch.prompts, samples)
+        observe = measure.observer(model, builder, names, answer=answer)
+        seen = observe(batch.prompts, samples)
     return by_key(measure.rows(seen, ids_of(batch)))
 
 
@@ -214,6 +220,7 @@ class Expected:
                 "changed": float((now.argmax(-1) != was.argmax(-1)).any()),
                 "moved": 1 - cosines.mean().item(),
                 "touched": float(rows.sum()) if name != "untouched" else 0.0,
+                "greedy": np.nan,
                 "added": float(sum(each.any().item() for each in self.batch.between)),
             }
 
@@ -356,6 +363,40 @@ def test_without_an_answer_it_is_what_the_model_generates(name, padding):
     assert wanted.loc["untouched", "correct"].dropna().eq(1.0).all()  # greedy indeed
     same = [*measure.ANGLES, "kl", "changed", "moved"]
     pd.testing.assert_frame_equal(found[same], wanted[same])
+
+
+GREEDY = (("untouched", 1.0), ("scale", 0.125), ("scale", 8.0))
+
+
+def greedy_by_hand(name, dose, padding) -> list[list[int]]:
+    """Token by token, each by a forward written out."""
+    model = model_of(name)
+    samples, said = tiny_samples(model, 3), [[] for _ in range(3)]
+    for _ in range(3):
+        batch = answered_by(name, model, samples, [[*each, 40] for each in said], padding)
+        ran = forward(batch, times(batch.entered, batch.rows("visual"), dose))
+        for own, told in zip(said, ran.log_probabilities(batch), strict=True):
+            told[-1, IMAGE] = -torch.inf
+            own.append(told[-1].argmax().item())
+    return said
+
+
+@pytest.mark.parametrize("padding", ["right", pytest.param("left", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("right", range(3))
+def test_its_own_answers_are_those_by_hand(padding, right, monkeypatch):
+    """Right where they begin as those of one dose, and wrong where the dose writes others."""
+    monkeypatch.setattr(measure, "is_right", lambda said, answer: said.startswith(answer.text))
+    wanted = [greedy_by_hand("llava", dose, padding) for _, dose in GREEDY]
+    batch = replace(batch_of("llava", 3, padding), answers=wanted[right])
+    found = measured(batch, ["scale", "norm-at-layer"], answer=True)["greedy"]
+    unlike = 0
+    for (name, dose), said in zip(GREEDY, wanted, strict=True):
+        for key, own, answer in zip(ids_of(batch), said, wanted[right], strict=True):
+            place = name, 0.0 if name == "untouched" else dose, 0, key
+            assert found.loc[place] == float(own == answer)
+            unlike += own != answer
+    assert unlike
+    assert measured(batch, ["scale"])["greedy"].isna().all()
 
 
 def test_an_answer_of_its_own_asks_for_no_picture(monkeypatch):
