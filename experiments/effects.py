@@ -22,7 +22,7 @@ from normprobe.model.intervention_plan import DOSES, UNTOUCHED
 from normprobe.runs.run_folder import RunStore
 
 Array = NDArray[np.float64]
-IMAGES = (10, 25, 50, 100)
+IMAGES = (10, 25, 50, 100, 150)
 SETS = 200
 
 #: Logarithms of the text / visual angle by layer: untouched, and as loud as text.
@@ -97,11 +97,11 @@ def simulated(
     nothing = np.zeros(samples)
     rows = []
     for name, ratios, told in (
-        (UNTOUCHED, before, (nll, was, nothing, nothing, nothing, nothing, nothing)),
+        (UNTOUCHED, before, (nll, was, *[nothing] * 5, np.nan)),
         (
             "scale-to-text",
             after,
-            (nll + cost, now, kl, lost | won, 0.1 * kl, 64 + nothing, nothing),
+            (nll + cost, now, kl, lost | won, 0.1 * kl, 64 + nothing, nothing, np.nan),
         ),
     ):
         key = {"intervention": name, "dose": np.nan, **known}
@@ -164,7 +164,7 @@ def null_run(images: int, seed: int, skewness: str = "normal") -> str:
         now = np.where(flipped, random.random(images) < 0.5, right)
         # As many are won as are lost.
         kl = np.square(np.broadcast_to(moved, images)) + 0.001
-        told = (nll + moved, now, kl, flipped, kl, np.full(images, 64.0), np.zeros(images))
+        told = (nll + moved, now, kl, flipped, kl, np.full(images, 64.0), np.zeros(images), np.nan)
         key = {"intervention": name, "dose": dose, **known}
         if name != "norm-at-layer":
             rows.append(pd.DataFrame(key | {"layer": 0} | dict(zip(OUTCOMES, told, strict=True))))

@@ -200,6 +200,7 @@ class Probe:
         also: str | Sequence[str] = (),
         by: str | None = None,
         do: str | Sequence[str] = (),
+        answer: bool = False,
         tower: str | None = None,
         align: str | float | None = None,
         map: int | None = None,
@@ -226,6 +227,7 @@ class Probe:
             do: of ``cause``, which interventions, of ``DOSES`` in
                 ``normprobe.model.intervention_plan``, also ``scale=3`` and ``freeze@12-20``; none:
                 the usual ones.
+            answer: of ``cause``, also whether the model's own greedy answers are right.
             tower: of ``layers``, ``vision`` or ``audio``: every block of that tower in place of
                 decoder layers. None of the model but the tower is loaded.
             align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
@@ -256,7 +258,7 @@ class Probe:
         if tower is not None:
             measured_by = measured_by.of_tower(tower)
         measured_by = measured_by.asking(
-            also=names_in(also), by=by, do=names_in(do), intervals=intervals
+            also=names_in(also), by=by, do=names_in(do), answer=answer, intervals=intervals
         )
         asked = {"align": align, "map": map, "verify": verify, **measured_by.asked}
         if by is not None:

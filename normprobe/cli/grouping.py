@@ -187,12 +187,20 @@ class Asked:
         list[str] | None,
         typer.Option(
             help="Interventions: scale, scale-to-text, scale-text, norm-at-layer, gain, freeze, "
-            "freeze-layer, freeze-text, knockout, knockout-layer, swap, swap-norms, permute, "
-            "blank, placebo; scale=3: that dose, freeze@12-20: in those layers. Default: scale, "
-            "scale-to-text, norm-at-layer, freeze, blank, placebo.",
+            "freeze-layer, freeze-text, freeze-attention, freeze-mlp, random-updates, knockout, "
+            "knockout-layer, swap, swap-norms, patch-layer, permute, blank, placebo; scale=3: that "
+            "dose, freeze@12-20: in those layers. Default: scale, scale-to-text, norm-at-layer, "
+            "freeze, blank, placebo.",
             metavar="NAME,NAME",
         ),
     ] = None
+    answer: Annotated[
+        bool,
+        typer.Option(
+            "--answer",
+            help="Also what the model answers by itself, greedily: accuracy under each of these.",
+        ),
+    ] = False
     align: Annotated[
         str | None,
         typer.Option(

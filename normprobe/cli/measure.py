@@ -31,7 +31,7 @@ def command_of(offered: SampleMeasurement) -> Callable[..., None]:
     not_sampled = [] if offered.batches else ["batch_size"]
     if offered.reads_samples:  # they say more than a prompt that all have in common
         not_sampled.append("prompt")
-    not_taken = {"map", "also", "do", "by", "theory", "tower"} - offered.options
+    not_taken = {"map", "also", "do", "answer", "by", "theory", "tower"} - offered.options
 
     def command(
         model: Model = "specimen",

@@ -200,7 +200,7 @@ def _read_prompts(
         images=partial(_named_images, path.parent),
         others=partial(_named_others, path.parent),
         referent=read_referent,
-        answer=_own_answer,
+        answer=partial(_own_answer, empty_cells=path.suffix.lower() in _TABLES),
         has_image=_may_show,
         columns=() if talks else ("prompt",),
         key_column="id",
@@ -240,10 +240,21 @@ def _number(cell: Any) -> Any:
     return (float(cell) if "." in cell else int(cell)) if digits else cell or None
 
 
-def _own_answer(row: Row) -> Answer | None:
-    """What a row says in ``answer``, and in ``options`` where these are a list."""
-    text, options = row.cells.get("answer", _turns(row)[-1].reply), row.cells.get("options")
-    if not isinstance(text, str | int | float) or not str(text).strip():
+def _own_answer(row: Row, *, empty_cells: bool) -> Answer | None:
+    """What a row says in ``answer``, and in ``options`` where these are a list.
+
+    ``empty_cells``: as in a table, where a row without an answer has an empty cell.
+    """
+    text, options = row.cells.get("answer"), row.cells.get("options")
+    if isinstance(text, str) and not text.strip() and not (empty_cells and text == ""):
+        raise BadRow(
+            row.place.at("answer"),
+            f"expected an answer, received {printable(text)}",
+            "write the answer, or leave it out where none is known",
+        )
+    if "answer" not in row.cells:
+        text = _turns(row)[-1].reply
+    if not isinstance(text, str | int | float) or text == "":
         return None
     named = tuple(map(str, options)) if isinstance(options, list) else ()
     return Answer(str(text).strip(), named)

@@ -259,8 +259,8 @@ class SampleMeasurement(Measurement):
             come from the sample rows, not from weights.
         intervals: its tables have some.
         options: what it takes of ``map`` (norms laid over pictures), ``also`` (more numbers),
-            ``by`` (turns of a conversation), ``do`` (interventions), ``theory`` (more to print),
-            ``tower`` (blocks of a tower in place of decoder layers).
+            ``by`` (turns of a conversation), ``do`` (interventions), ``answer`` (greedy answers),
+            ``theory`` (more to print), ``tower`` (blocks of a tower in place of decoder layers).
         asked_of: whose option asks for it; empty: it has a command of its own.
     """
 
@@ -325,6 +325,7 @@ class SampleMeasurement(Measurement):
         also: Sequence[str] = (),
         by: str | None = None,
         do: Sequence[str] = (),
+        answer: bool = False,
         intervals: bool = True,
     ) -> Self:
         """The same measurement with what else it is asked for.
@@ -334,8 +335,11 @@ class SampleMeasurement(Measurement):
         """
         if also and "also" not in self.options:
             raise unknown_word(self.name, also[0], ())
-        if do and "do" not in self.options:
-            raise NormprobeError(f"{self.name} does not intervene", "leave do out, or use cause")
+        for name, given in (("do", do), ("answer", answer)):
+            if given and name not in self.options:
+                raise NormprobeError(
+                    f"{self.name} does not intervene", f"leave {name} out, or use cause"
+                )
         if by is not None and (by != TURN or "by" not in self.options):
             raise NormprobeError(
                 f"{self.name} tells no {by} apart", "leave by out, or use layers with by='turn'"

@@ -20,10 +20,14 @@ GAIN = "gain"  # what attention and MLP add to visual states x dose
 FREEZE = "freeze"  # nothing is added to visual states
 FREEZE_LAYER = "freeze-layer"  # in one layer
 FREEZE_TEXT = "freeze-text"  # to the states of random text tokens
+FREEZE_ATTENTION = "freeze-attention"  # attention adds nothing to visual states
+FREEZE_MLP = "freeze-mlp"  # MLPs add nothing to them
+RANDOM_UPDATES = "random-updates"  # what is added to them in random directions, as much of it
 KNOCKOUT = "knockout"  # no other token attends to visual ones
 KNOCKOUT_LAYER = "knockout-layer"  # in one layer
 SWAP = "swap"  # norms kept, directions of another picture
 SWAP_NORMS = "swap-norms"  # directions kept, norms of another picture
+PATCH_LAYER = "patch-layer"  # visual states of another picture from one layer on
 PERMUTE = "permute"  # visual states in another order
 BLANK = "blank"  # a grey picture
 PLACEBO = "placebo"  # states of random text tokens x dose
@@ -38,21 +42,27 @@ DOSES: dict[str, tuple[float, ...]] = {
     FREEZE: (math.nan,),
     FREEZE_LAYER: (math.nan,),
     FREEZE_TEXT: (math.nan,),
+    FREEZE_ATTENTION: (math.nan,),
+    FREEZE_MLP: (math.nan,),
+    RANDOM_UPDATES: (math.nan,),
     KNOCKOUT: (math.nan,),
     KNOCKOUT_LAYER: (math.nan,),
     SWAP: (math.nan,),
     SWAP_NORMS: (math.nan,),
+    PATCH_LAYER: (math.nan,),
     PERMUTE: (math.nan,),
     BLANK: (math.nan,),
     PLACEBO: (1 / 8, 8.0),
 }
 DOSED = tuple(name for name, doses in DOSES.items() if not math.isnan(doses[0]))
 #: In all layers, or in those that are named.
-LAYERED = (GAIN, FREEZE, FREEZE_TEXT, KNOCKOUT)
+LAYERED = (GAIN, FREEZE, FREEZE_TEXT, FREEZE_ATTENTION, FREEZE_MLP, RANDOM_UPDATES, KNOCKOUT)
+#: In all layers, or in those that are named, by what each branch adds.
+OF_UPDATES = (GAIN, FREEZE_ATTENTION, FREEZE_MLP, RANDOM_UPDATES)
 #: One forward a layer.
-OF_ONE_LAYER = (FREEZE_LAYER, KNOCKOUT_LAYER)
+OF_ONE_LAYER = (FREEZE_LAYER, KNOCKOUT_LAYER, PATCH_LAYER)
 #: Those that need the states of another picture.
-OF_ANOTHER_PICTURE = (SWAP, SWAP_NORMS)
+OF_ANOTHER_PICTURE = (SWAP, SWAP_NORMS, PATCH_LAYER)
 
 #: What is done where nobody chooses: 13 forwards a sample beside the untouched one.
 USUAL = (SCALE, SCALE_TO_TEXT, NORM_AT_LAYER, FREEZE, BLANK, PLACEBO)

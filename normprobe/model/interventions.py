@@ -30,15 +30,19 @@ from normprobe.hooks import (
     with_changed_input,
     with_state,
 )
-from normprobe.model.find.residual import Residual
+from normprobe.model.find.residual import Residual, Term
 from normprobe.model.intervention_plan import (
     FREEZE,
+    FREEZE_ATTENTION,
     FREEZE_LAYER,
+    FREEZE_MLP,
     FREEZE_TEXT,
     GAIN,
     KNOCKOUT,
     KNOCKOUT_LAYER,
     OF_ANOTHER_PICTURE,
+    OF_UPDATES,
+    PATCH_LAYER,
     PERMUTE,
     PLACEBO,
     SCALE,
@@ -47,6 +51,7 @@ from normprobe.model.intervention_plan import (
     SWAP,
     Intervention,
 )
+from normprobe.schema import BRANCHES
 from normprobe.statistics.token_metrics import token_norms, widened
 
 
@@ -94,12 +99,12 @@ def intervened(
         layers: of the decoder, which pass ``[batch, positions, hidden]``.
         done: what to do.
         rows: of the batch that runs.
-        other: of ``OF_ANOTHER_PICTURE`` its states at the decoder input, [batch, positions,
-            hidden].
+        other: of ``OF_ANOTHER_PICTURE`` its states at the decoder input, of ``PATCH_LAYER`` at that
+            layer, [batch, positions, hidden].
 
     Raises:
-        NormprobeError: of ``GAIN``, a layer adds nothing that can be followed; of ``KNOCKOUT``, a
-            layer takes no mask of pairs of tokens.
+        NormprobeError: of ``OF_UPDATES``, a layer adds nothing that can be followed; of
+            ``KNOCKOUT``, a layer takes no mask of pairs of tokens.
     """
     chosen = {number: layers[number] for number in done.layers(len(layers))}
     with ExitStack() as stack:
@@ -109,8 +114,11 @@ def intervened(
         elif done.name in (KNOCKOUT, KNOCKOUT_LAYER):
             hidden = (_hiding(each, number, rows.visual) for number, each in chosen.items())
             stack.enter_context(attached(*hidden))
-        elif done.name == GAIN:
-            stack.enter_context(_gained(chosen, done.dose, rows.visual))
+        elif done.name in OF_UPDATES:
+            stack.enter_context(_updated(chosen, done, rows))
+        elif done.name == PATCH_LAYER:
+            patched = partial(_patched, rows.visual, other)
+            stack.enter_context(attached(*(changing_input(e, patched) for e in chosen.values())))
         elif (change := _change_of(done, rows, other)) is not None:
             stack.enter_context(attached(changing_input(layers[0], change)))
         yield
@@ -260,6 +268,12 @@ def _swapped(visual: Tensor, other: Tensor, x: Tensor, *, directions: bool) -> T
     return torch.where(visual.to(x.device).unsqueeze(-1), mixed, own).to(x.dtype)
 
 
+def _patched(visual: Tensor, other: Tensor | None, x: Tensor) -> Tensor:
+    """Visual states of another picture in place of one's own."""
+    assert other is not None
+    return torch.where(visual.to(x.device).unsqueeze(-1), other.to(x), x)
+
+
 def _freezing(layer: nn.Module, visual: Tensor) -> RemovableHandle:
     """A layer adds nothing to visual states; others read them as they are."""
 
@@ -311,17 +325,27 @@ def _is_causal(layer: nn.Module) -> bool:
 
 
 @contextmanager
-def _gained(layers: Mapping[int, nn.Module], gain: float, visual: Tensor) -> Iterator[None]:
-    """What is added to visual states times a gain, term by term: an MLP reads what came before.
+def _updated(
+    layers: Mapping[int, nn.Module], done: Intervention, rows: TokenRows
+) -> Iterator[None]:
+    """Change what is added to visual states, term by term: an MLP reads what came before.
 
     ``layers``: by their numbers, from 0.
     """
     changed = dict.fromkeys(layers, 0)
     number = -1
+    drawn = [torch.Generator().manual_seed(seed) for seed in rows.seeds]
 
-    def change(term: Tensor) -> Tensor:
+    def change(term: Tensor, terms: tuple[Term, ...]) -> Tensor:
         changed[number] += 1
-        return _scaled(term, visual.reshape(term.shape[:-1]), gain)
+        visual = rows.visual.reshape(term.shape[:-1])
+        if done.name == GAIN:
+            return _scaled(term, visual, done.dose)
+        if done.name in _WITHOUT:
+            new = _without(term, terms, _WITHOUT[done.name])
+        else:
+            new = _random_like(term, rows.visual, drawn)
+        return torch.where(visual.to(term.device).unsqueeze(-1), new, term)
 
     def begin(place: int, *_: Any) -> None:
         nonlocal number
@@ -336,8 +360,37 @@ def _gained(layers: Mapping[int, nn.Module], gain: float, visual: Tensor) -> Ite
     if lost := [place for place, count in changed.items() if not count]:
         raise NormprobeError(
             f"what decoder layer {lost[0] + 1} adds to its input cannot be followed",
-            f"leave {GAIN} out; {FREEZE} and {SCALE} need not follow it",
+            f"leave {done.name} out; {FREEZE} and {SCALE} need not follow it",
         )
+
+
+#: Which branches add nothing.
+_WITHOUT = {FREEZE_ATTENTION: frozenset(BRANCHES[:2]), FREEZE_MLP: frozenset(BRANCHES[2:])}
+
+
+def _without(term: Tensor, terms: tuple[Term, ...], branches: frozenset[str]) -> Tensor:
+    """What is added without that of some branches."""
+    kept = [each for each in terms if not each.branches or not each.branches <= branches]
+    if any(each.branches & branches for each in kept):
+        raise NormprobeError(
+            "what attention and MLP add cannot be told apart in this decoder",
+            f"leave {FREEZE_ATTENTION} and {FREEZE_MLP} out; {FREEZE} is both of them",
+        )
+    if len(kept) == len(terms):
+        return term
+    return sum((each.tensor.expand(term.shape) for each in kept), torch.zeros_like(term))
+
+
+def _random_like(term: Tensor, visual: Tensor, drawn: Sequence[torch.Generator]) -> Tensor:
+    """As much in random directions: vectors of the same norms, for the visual rows of a sample."""
+    made = torch.zeros_like(term).view(*visual.shape, -1)
+    for row, generator in enumerate(drawn):
+        places = visual[row].nonzero().flatten()
+        noise = torch.randn(len(places), term.shape[-1], generator=generator)
+        made[row, places.to(made.device)] = noise.to(made)
+    sizes = [token_norms(each).unsqueeze(-1) for each in (term, made.view(term.shape))]
+    found = widened(made.view(term.shape)) * torch.where(sizes[1] > 0, sizes[0] / sizes[1], 0.0)
+    return found.to(term.dtype)
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -21,17 +21,19 @@ from normprobe.statistics.bootstrap import (
 
 #: Of fewer images that an effect rests on there is no interval.
 FEWEST_CARRIERS = 5
-#: A share of images that is no larger may hide: more images than ``FEWEST_SHOWN`` show one of them.
-RARE = 0.04
-FEWEST_SHOWN = math.ceil(math.log(1 - LEVEL) / math.log(1 - RARE))
+#: A share of images that is no larger may hide: as many images as ``FEWEST_SHOWN`` show one of them
+#: in ``SURE`` of data sets. In ``LEVEL`` would be too few: where these carry all of an effect most
+#: data sets have no interval, so that of those that have one more hold none of them.
+RARE, SURE = 0.04, 0.99
+FEWEST_SHOWN = math.ceil(math.log(1 - SURE) / math.log(1 - RARE))
 #: What is counted beside the images, so that few of them claim no certainty.
 ONE_WON_ONE_LOST = (1.0, -1.0)  # of differences (Bonett and Price, 2012)
 TWO_OF_EACH = (1.0, 1.0, 0.0, 0.0)  # of shares (Agresti and Coull, 1998)
 
 
 def unseen(images: float) -> float:
-    """The largest share of images of which none is among these, in ``LEVEL`` of data sets."""
-    return float(1 - (1 - LEVEL) ** (1 / images))
+    """The largest share of images of which none is among these, in 1 - ``SURE`` of data sets."""
+    return float(1 - (1 - SURE) ** (1 / images))
 
 
 def mean_interval(drawn: Array, units: int, held: Held) -> Array:

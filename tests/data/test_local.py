@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +119,8 @@ def test_prompts_with_images_or_without(tmp_path, red_png):
             Answer("cup", ("A", "B")),
         ),  # refused where asked
         ({"answer": "B", "options": "A, B"}, Answer("B")),
-        ({"answer": ""}, None),
+        ({"answer": None}, None),
+        ({}, None),
         ({"answer": ["cup", "mug"]}, None),
         ({"options": ["A", "B"]}, None),
     ],
@@ -127,6 +129,26 @@ def test_answers_of_ones_own(tmp_path, cells, answer):
     path = write_lines(tmp_path / "mine.jsonl", {"prompt": "What is it?"} | cells)
     (sample,) = open_data(str(path))
     assert sample.answer == answer
+
+
+@pytest.mark.parametrize("cell", ["", " ", "\t\n"])
+def test_a_blank_answer_is_no_answer_that_is_unknown(tmp_path, cell):
+    rows = [{"prompt": "What is it?", "answer": "a cup"}, {"prompt": "And this?", "answer": cell}]
+    path = write_lines(tmp_path / "mine.jsonl", *rows)
+    told = f"{path}, line 2, column answer: expected an answer, received {cell!r}"
+    with pytest.raises(NormprobeError, match=f"^{re.escape(told)}"):
+        list(open_data(str(path)))
+
+
+@pytest.mark.parametrize(("form", "between"), [("csv", ","), ("tsv", "\t")])
+def test_an_empty_cell_of_a_table_is_an_answer_that_is_unknown(tmp_path, form, between):
+    rows = [["prompt", "answer"], ["What is it?", " a cup"], ["And this?", ""], ["Why?", "  "]]
+    path = tmp_path / f"mine.{form}"
+    path.write_text("\n".join(between.join(row) for row in rows), encoding="utf-8")
+    samples = iter(open_data(str(path)))
+    assert [next(samples).answer for _ in range(2)] == [Answer("a cup"), None]
+    with pytest.raises(NormprobeError, match="row 3, column answer: expected an answer, received"):
+        next(samples)
 
 
 def said(*texts, roles=("user", "assistant"), role="role", text="content"):

@@ -21,7 +21,8 @@ def test_the_readme_quotes_the_results() -> None:
 
 
 def test_each_variant_has_each_seed() -> None:
-    rows = RESULTS.groupby(["variant", "seed"]).size()
+    # Of angles that hardly differ, as with the aligned norm, there is no share.
+    rows = RESULTS[RESULTS["quantity"] != "share_removed"].groupby(["variant", "seed"]).size()
     assert sorted(rows.index) == sorted((v, s) for v in VARIANTS for s in range(3))
     assert rows.nunique() == 1
 

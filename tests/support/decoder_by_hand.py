@@ -7,7 +7,7 @@ forward. From there on every intervention is an edit of a tensor in this loop. A
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Literal
 from unittest.mock import patch
@@ -22,7 +22,7 @@ from support.expected_parts import PARTS
 from support.reference import token_groups
 from support.tiny.fragments import CLIP, TEXT
 from support.tiny_inputs import SPECIAL_IDS, Inputs, collate, tiny_samples
-from support.tiny_models import FIRST_TEXT, IMAGE, tiny_model, unit_gain_
+from support.tiny_models import EVERY, FIRST_TEXT, IMAGE, tiny_model, unit_gain_
 
 #: LLaVA with other language models.
 GRANITE = {
@@ -47,6 +47,13 @@ OPENED_BY_NORMS = (
 )
 #: Norms stand behind the branches alone.
 NORMS_BEHIND = ("olmo2",)
+#: Features that are added between layers (DeepStack), experts, keys and values of earlier layers.
+OF_ANOTHER_KIND = ("qwen3_vl", "qwen3_vl_moe", "gemma4")
+#: Where others keep their layers and read pictures.
+_BUILT_LIKE = dict.fromkeys(LLAVA_WITH, "llava")
+_BUILT_LIKE |= {"qwen3_vl_moe": "qwen3_vl", "gemma4": "gemma3"}
+#: The last layer reads the keys of the one before it.
+_SHARED_KEYS = {"num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 3}
 
 
 @cache
@@ -58,14 +65,32 @@ def model_of(name: str, eps: float | None = None) -> PreTrainedModel:
         config = LlavaConfig(text_config=text, vision_config=CLIP, image_token_index=IMAGE)
         model: PreTrainedModel = LlavaForConditionalGeneration(config).eval()
         unit_gain_(model)
+    elif name == "gemma4":
+        text = EVERY[name].config["text_config"] | _SHARED_KEYS | {"per_layer_config": {}}
+        model = tiny_model(name, text_config=text)
     else:
         model = deepcopy(tiny_model(name))
+    if name == "qwen3_vl_moe":
+        model.set_experts_implementation("eager")  # others have no float64
     for module in model.double().modules():
-        if type(module).__name__.endswith(("RMSNorm", "CohereLayerNorm")):  # they use float32
+        if type(module).__name__ == "Gemma4RMSNorm":
+            module.eps = 1.0  # else louder states have the same keys
+            module.forward = partial(_without_float32, module.forward)
+        elif type(module).__name__.endswith(("RMSNorm", "CohereLayerNorm")):  # they use float32
             module.forward = partial(_normed, module, eps)
         elif isinstance(module, nn.LayerNorm) and eps is not None:
             module.eps = eps
+        elif type(module).__name__.endswith(
+            "RotaryEmbedding"
+        ):  # likewise: other places, other sums
+            module.forward = partial(_without_float32, module.forward)
     return model
+
+
+def _without_float32(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a module returns that would make float32 of its numbers."""
+    with patch.object(Tensor, "float", Tensor.double):
+        return forward(*args, **kwargs)
 
 
 def _normed(norm: Any, eps: float | None, x: Tensor) -> Tensor:
@@ -92,6 +117,7 @@ class Batch:
         groups: ``[batch, seq]`` names; the tokens of the answers are ``"answer"``.
         entered: ``[batch, seq, hidden]`` what enters layer 1 untouched.
         given: of each layer, the other arguments of its call.
+        between: of each layer, what is added to its output before the next one.
     """
 
     model: PreTrainedModel
@@ -101,6 +127,7 @@ class Batch:
     groups: Any
     entered: Tensor
     given: list[dict[str, Any]] = field(default_factory=list)
+    between: list[Tensor] = field(default_factory=list)
 
     def rows(self, group: str) -> Tensor:
         return torch.from_numpy(self.groups == group)
@@ -121,17 +148,30 @@ def batch_of(
         torch.randint(FIRST_TEXT, 100, (1 + place % 3,), generator=random).tolist()
         for place in range(batch_size)
     ]
+    return answered(name, model, samples, answers, padding)
+
+
+def answered(
+    name: str,
+    model: PreTrainedModel,
+    samples: list[Inputs],
+    answers: list[list[int]],
+    padding: Literal["right", "left"] = "right",
+) -> Batch:
+    """The samples of a model, each with an answer."""
     whole = [_behind(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
     prompts, inputs = (_double(collate(each, padding)) for each in (samples, whole))
-    parts = PARTS["llava" if name in LLAVA_WITH else name]
+    parts = PARTS[_BUILT_LIKE.get(name, name)]
+    if name == "gemma4":
+        parts = replace(parts, projector="model.embed_vision")
     groups = token_groups(model, inputs, parts, SPECIAL_IDS)
     for row, answer in enumerate(answers):
         end = inputs["input_ids"].shape[1]
         if padding == "right":
             end = int(inputs["attention_mask"][row].sum())
         groups[row, end - len(answer) : end] = "answer"
-    entered, given = _given(model, model.get_submodule(parts.decoder_layers or ""), inputs)
-    return Batch(model, inputs, prompts, answers, groups, entered, given)
+    layers = model.get_submodule(parts.decoder_layers or "")
+    return Batch(model, inputs, prompts, answers, groups, *_given(model, layers, inputs))
 
 
 def _behind(sample: Inputs, answer: list[int]) -> Inputs:
@@ -155,18 +195,20 @@ def _double(inputs: Inputs) -> Inputs:
 @torch.no_grad()
 def _given(
     model: PreTrainedModel, layers: nn.Module, inputs: Inputs
-) -> tuple[Tensor, list[dict[str, Any]]]:
+) -> tuple[Tensor, list[dict[str, Any]], list[Tensor]]:
     states: list[Tensor] = []
+    left: list[Tensor] = []
     given: list[dict[str, Any]] = []
 
     def writing_down(layer: nn.Module) -> Callable[..., Any]:
         original = layer.forward
 
         def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-            assert not args
             states.append(hidden_states.clone())
-            given.append(kwargs)
-            return original(hidden_states, **kwargs)
+            given.append(kwargs | dict(zip(("per_layer_input",), args, strict=False)))
+            output = original(hidden_states, *args, **kwargs)
+            left.append((output[0] if isinstance(output, tuple) else output).clone())
+            return output
 
         return forward
 
@@ -174,13 +216,20 @@ def _given(
         for layer in layers.children():
             stack.enter_context(patch.object(layer, "forward", writing_down(layer)))
         model(**inputs, use_cache=False)
-    return states[0], given
+    between = [x - h for x, h in zip(states[1:], left, strict=False)]
+    return states[0], given, [*between, torch.zeros_like(left[-1])]
 
 
 def entered_with(batch: Batch, inputs: Inputs) -> Tensor:
     """What enters layer 1 of other inputs of the same shape."""
+    return asked_with(batch, inputs).entered
+
+
+def asked_with(batch: Batch, inputs: Inputs) -> Batch:
+    """A batch with other inputs of the same shape."""
     layers: nn.Module = decoder_of(batch.model).layers
-    return _given(batch.model, layers, inputs)[0]
+    entered, given, between = _given(batch.model, layers, _double(inputs))
+    return replace(batch, entered=entered, given=given, between=between)
 
 
 # --- the layers, written out ---------------------------------------------------------------------
@@ -211,18 +260,31 @@ def updates(layer: Any, x: Tensor, given: dict[str, Any]) -> Iterator[Tensor]:
     elif kind.startswith("Glm4"):
         x = yield layer.post_self_attn_layernorm(attend(layer.input_layernorm(x)))
         yield layer.post_mlp_layernorm(layer.mlp(layer.post_attention_layernorm(x)))
+    elif kind.startswith("Gemma4"):
+        assert layer.layer_scalar == 1
+        own = given.pop("per_layer_input")
+        x = yield layer.post_attention_layernorm(attend(layer.input_layernorm(x)))
+        written = layer.mlp(layer.pre_feedforward_layernorm(x))
+        x = yield layer.post_feedforward_layernorm(written)
+        gated = layer.act_fn(layer.per_layer_input_gate(x)) * own
+        yield layer.post_per_layer_input_norm(layer.per_layer_projection(gated))
     else:
         times = getattr(layer, "residual_multiplier", 1.0)
         x = yield times * attend(layer.input_layernorm(x))
         yield times * layer.mlp(layer.post_attention_layernorm(x))
 
 
-def layer_output(layer: Any, x: Tensor, given: dict[str, Any], gain: Tensor) -> Tensor:
-    """What leaves a layer whose updates are multiplied by ``gain``, ``[batch, seq, 1]``."""
-    writing = updates(layer, x, given)
-    update = next(writing)
+#: What becomes of an update: the first of a layer is that of attention, others are of MLPs.
+Change = Callable[[Tensor, int], Tensor]
+
+
+def layer_output(layer: Any, x: Tensor, given: dict[str, Any], change: Change) -> Tensor:
+    """What leaves a layer whose updates are changed."""
+    writing = updates(layer, x, dict(given))
+    update, place = next(writing), 0
     while True:
-        x = x + gain * update
+        x = x + change(update, place)
+        place += 1
         try:
             update = writing.send(x)
         except StopIteration:
@@ -231,10 +293,14 @@ def layer_output(layer: Any, x: Tensor, given: dict[str, Any], gain: Tensor) -> 
 
 @dataclass
 class Forward:
-    """``states[l]`` leaves layer l; ``states[0]`` enters the decoder. ``logits``: in float64."""
+    """``states[l]`` leaves layer l; ``states[0]`` enters the decoder. ``logits``: in float64.
+
+    ``pairs``: what enters each layer, and what leaves it.
+    """
 
     states: list[Tensor]
     logits: Tensor
+    pairs: list[tuple[Tensor, Tensor]]
 
     def log_probabilities(self, batch: Batch) -> list[Tensor]:
         """Of each sample ``[answer tokens, vocabulary]``: what was predicted of its answer."""
@@ -258,6 +324,8 @@ def forward(
     layers: Sequence[int] | None = None,
     rows: Tensor | None = None,
     hidden: Sequence[int] = (),
+    change: Change | None = None,
+    patched: tuple[int, Tensor] = (0, torch.zeros(())),
 ) -> Forward:
     """Run the decoder.
 
@@ -268,18 +336,31 @@ def forward(
         layers: in which (from 1); None: in all.
         rows: which ones; None: visual ones.
         hidden: layers in which visual rows alone read visual rows.
+        change: of the updates of some rows, in place of a gain.
+        patched: a layer, and the states that enter it in some rows.
     """
     model, decoder = batch.model, decoder_of(batch.model)
     x = batch.entered if entered is None else entered
-    states = [x]
+    states, pairs = [x], []
     changed = (batch.rows("visual") if rows is None else rows)[..., None]
     for number, (layer, given) in enumerate(zip(decoder.layers, batch.given, strict=True), start=1):
-        at = gain if layers is None or number in layers else 1.0
+        chosen = layers is None or number in layers
+        if number == patched[0]:
+            x = torch.where(changed, patched[1], x)
         if number in hidden:
             given = given | {"attention_mask": _without_visual(batch, given["attention_mask"])}
-        x = layer_output(layer, x, given, torch.where(changed, torch.tensor(at).to(x), 1.0))
-        states.append(x)
-    return Forward(states, model.lm_head(decoder.norm(x)))
+
+        def changing(update: Tensor, place: int, chosen: bool = chosen) -> Tensor:
+            if not chosen:
+                return update
+            new = gain * update if change is None else change(update, place)
+            return torch.where(changed, new, update)
+
+        h = layer_output(layer, x, given, changing)
+        states.append(h)
+        pairs.append((x, h))
+        x = h + batch.between[number - 1]
+    return Forward(states, model.lm_head(decoder.norm(x)), pairs)
 
 
 def _without_visual(batch: Batch, mask: Tensor | None) -> Tensor:
@@ -298,12 +379,28 @@ def _without_visual(batch: Batch, mask: Tensor | None) -> Tensor:
     return made
 
 
+def random_updates(batch: Batch, seeds: Sequence[int]) -> Change:
+    """Visual rows get random updates of the norms of their own, one after the other."""
+    visual = batch.rows("visual")
+    drawn = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def change(update: Tensor, _: int) -> Tensor:
+        made = torch.zeros_like(update)
+        for sample, rows in enumerate(visual):
+            noise = torch.randn(int(rows.sum()), update.shape[-1], generator=drawn[sample]).double()
+            noise /= noise.norm(dim=-1, keepdim=True)
+            made[sample, rows] = noise * update[sample, rows].norm(dim=-1, keepdim=True)
+        return made
+
+    return change
+
+
 # --- the interventions, as edits of what enters layer 1 -------------------------------------------
 
 
 def times(x: Tensor, rows: Tensor, by: float | Tensor) -> Tensor:
     """Some rows times a number, or ``[batch]`` numbers."""
-    return torch.where(rows[..., None], x * torch.as_tensor(by).reshape(-1, 1, 1), x)
+    return torch.where(rows[..., None], x * torch.as_tensor(by, dtype=x.dtype).reshape(-1, 1, 1), x)
 
 
 def loudness(x: Tensor, rows: Tensor) -> Tensor:
@@ -335,10 +432,13 @@ def mixed(norms: Tensor, directions: Tensor, rows: Tensor) -> Tensor:
 def entered_like_text(batch: Batch, untouched: Forward) -> list[tuple[Tensor, Tensor]]:
     """What each layer takes and returns where it alone reads visual rows as loud as text."""
     decoder: Any = decoder_of(batch.model)
+    forward(batch)  # which leaves its own keys to later layers
     found = []
-    for layer, x, given in zip(decoder.layers, untouched.states, batch.given, strict=False):
+    for layer, (x, _), given in zip(decoder.layers, untouched.pairs, batch.given, strict=True):
         read = like_text(batch, x)
-        found.append((read, layer_output(layer, read, given, torch.ones(()))))
+        keys = given.get("shared_kv_states")
+        own = given | {"shared_kv_states": dict(keys)} if keys is not None else given
+        found.append((read, layer_output(layer, read, own, lambda update, _: update)))
     return found
 
 

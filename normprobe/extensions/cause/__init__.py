@@ -39,12 +39,13 @@ class Cause(SampleMeasurement):
     batches = True
     reads_samples = True
     needs_images = True
-    options = frozenset({"do"})
+    options = frozenset({"do", "answer"})
     section_tables = ("cause",)
 
-    def __init__(self, doing: tuple[str, ...] = ()) -> None:
+    def __init__(self, doing: tuple[str, ...] = (), *, answer: bool = False) -> None:
         super().__init__()
         self.doing = doing
+        self.answer = answer
 
     @property
     def needs(self) -> Needs:
@@ -86,25 +87,27 @@ class Cause(SampleMeasurement):
         also: Sequence[str] = (),
         by: str | None = None,
         do: Sequence[str] = (),
+        answer: bool = False,
         intervals: bool = True,
     ) -> "Cause":
-        """With some interventions; none: the usual ones."""
-        super().asking(also=also, by=by, do=do)
+        """With some interventions; none: the usual ones. ``answer``: with greedy answers."""
+        super().asking(also=also, by=by, do=do, answer=answer)
         from normprobe.model.intervention_plan import USUAL, check
 
         check(do)
-        return Cause(tuple(do) or USUAL)
+        return Cause(tuple(do) or USUAL, answer=answer)
 
     @property
     def asked(self) -> Mapping[str, tuple[str, ...]]:
-        return {**super().asked, "do": self.doing}
+        answer = {"answer": ("greedy",)} if self.answer else {}
+        return {**super().asked, "do": self.doing, **answer}
 
     def observer(
         self, model: Any, builder: "InputBuilder"
     ) -> "Callable[[Mapping[str, Any], Sequence[Sample]], Any]":
         from normprobe.extensions.cause.measure import observer
 
-        return observer(model, builder, self.doing)
+        return observer(model, builder, self.doing, answer=self.answer)
 
     def rows(self, seen: Any, sample_ids: Sequence[str] | None) -> "pd.DataFrame":
         from normprobe.extensions.cause.measure import rows

@@ -19,7 +19,8 @@ from normprobe.tidy import BAND, QUANTITY, select
 #: Outcome: its unit, and what a loss of it is times.
 _OUTCOMES = {"nll": ("nats a token", 1.0), "accuracy": ("points", -100.0)}
 #: What doses are read against, beneath them.
-_CONTROLS = ("blank", "freeze-text", "scale-text", "placebo")
+_CONTROLS = ("blank", "freeze-text", "random-updates", "scale-text", "placebo")
+_FROZEN = ("freeze", "freeze-attention", "freeze-mlp")
 _CONTROL = GroupLook("#8c8c8c", "D", "")
 _THICK = "95 % band over all of them"
 _FRAME, _LINE, _TITLE = 0.9, 0.17, 0.4  # inches: legend and title; a row; above each panel
@@ -38,7 +39,7 @@ def sides(cause: pd.DataFrame) -> list[Side]:
     more, less = by_turning(cause)
     whole = cause[(cause["layer"] == 0) & cause["mean"].notna()]
     named = whole["intervention"].map(base_of)
-    frozen, controls = whole[named == "freeze"], whole[named.isin(_CONTROLS)]
+    frozen, controls = whole[named.isin(_FROZEN)], whole[named.isin(_CONTROLS)]
     found = []
     for title, sign, parts in (
         ("gained by more turning", -1, [more]),

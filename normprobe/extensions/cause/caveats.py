@@ -86,10 +86,7 @@ def _off_map(cause: pd.DataFrame) -> list[Finding]:
         told = f"Nothing is marked as {OFF}: no control was run ({', '.join(CONTROL_WORDS)})."
         return [Finding("outside", told)]
     rows = cause[~on_map(cause) & (cause["layer"] == 0)].drop_duplicates(["intervention", "dose"])
-    named = [
-        f"{name}{which(doses)}"
-        for name, doses in rows.sort_values("dose").groupby("intervention", sort=False)
-    ]
+    named = _each(rows.sort_values("dose"))
     if not named:
         return []
     why = f"{OFF.capitalize()}: it moves untouched rows further than {' and '.join(ran)}."
@@ -111,9 +108,17 @@ def _rare(cause: pd.DataFrame) -> tuple[str, str]:
                 f"{images:.0f} images are too few to bound what rare ones cost: up to "
                 f"{100 * unseen(images):.0f} % of all may be unlike these."
             )
-        if rows["low"].isna().any():
-            without_end = "Without an end: too few images carry it to bound it."
+        endless = rows[rows["low"].isna()].sort_values(["layer", "dose"])
+        if len(endless):
+            some = f": {'; '.join(_each(endless))}" if len(endless) < len(rows) else ""
+            without_end = f"No interval, as too few images carry the effect{some}."
     return few, without_end
+
+
+def _each(rows: pd.DataFrame) -> list[str]:
+    """``scale by 2, 4``: each intervention with its doses, or layers."""
+    by_name = rows.groupby("intervention", sort=False)
+    return [f"{name}{which(of_one)}" for name, of_one in by_name]
 
 
 def closing(cause: pd.DataFrame) -> str:

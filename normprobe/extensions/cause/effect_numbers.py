@@ -30,9 +30,11 @@ class Outcome:
     named: str  # the quantity
 
 
+_GREEDY = "accuracy of its own answers"
 RIGHT = (
     Outcome("nll", 1, None, "nats", "costs", "gains", "NLL", "NLL"),
     Outcome("accuracy", -100, 1, "points", "costs", "gains", "accuracy", "accuracy"),
+    Outcome("greedy_accuracy", -100, 1, "points", "costs", "gains", _GREEDY, _GREEDY),
 )
 _OWN = (
     Outcome("changed", 100, 1, "%", "changes", "", "the model's own answers", "answers"),

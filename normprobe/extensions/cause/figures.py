@@ -29,6 +29,7 @@ from normprobe.tidy import BAND, INTERVAL, QUANTITY, select
 OUTCOME_WORDS = {
     "nll": "change of NLL (nats a token)",
     "accuracy": "change of accuracy (share)",
+    "greedy_accuracy": "its own answers: accuracy (share)",
     "kl": "KL to untouched (nats a token)",
     "changed": "answers that change (share)",
 }
@@ -43,9 +44,9 @@ _LEVELS = {
     "blank": GroupLook("#8c8c8c", "", "-."),
 }
 #: Interventions on one layer alone.
-DRAWN_BY_LAYER = ("norm-at-layer", "freeze-layer", "knockout-layer")
+DRAWN_BY_LAYER = ("norm-at-layer", "freeze-layer", "knockout-layer", "patch-layer")
 #: One forward a layer, in words.
-SWEPT = {"freeze-layer": "frozen", "knockout-layer": "hidden"}
+SWEPT = {"freeze-layer": "frozen", "knockout-layer": "hidden", "patch-layer": "replaced"}
 _DEPTHS = 6  # layers that are drawn of a deep model
 _THICK = "95 % interval"
 _FRAME, _LINE = 0.9, 0.19  # inches: title, axis and legend; an intervention

@@ -6,7 +6,8 @@ the answer belong to no group: angles are those of the prompt alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from xxhash import xxh3_64_intdigest
 from normprobe.data.data_set import bundled_data_dir
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
+from normprobe.extensions.cause.own_answers import is_right
 from normprobe.hooks import (
     after_call,
     attached,
@@ -44,6 +46,7 @@ from normprobe.model.intervention_plan import (
     NORM_AT_LAYER,
     OF_ANOTHER_PICTURE,
     OF_ONE_LAYER,
+    PATCH_LAYER,
     UNTOUCHED,
     Intervention,
     planned,
@@ -58,7 +61,7 @@ from normprobe.tensors import find_named, to_host
 LONGEST_ANSWER = 8
 
 #: What is kept of a sample in each forward.
-OUTCOMES = ("nll", "correct", "kl", "changed", "moved", "touched", "added")
+OUTCOMES = ("nll", "correct", "kl", "changed", "moved", "touched", "added", "greedy")
 #: What is kept of a sample in each layer.
 ANGLES = ("visual_angle_log_mean", "visual_tokens", "text_angle_log_mean", "text_tokens")
 
@@ -82,9 +85,9 @@ class SeenCause:
 
 
 def observer(
-    model: MeasuredModel, builder: InputBuilder, names: Sequence[str]
+    model: MeasuredModel, builder: InputBuilder, names: Sequence[str], *, answer: bool = False
 ) -> Callable[[Mapping[str, Any], Sequence[Sample]], SeenCause]:
-    """What measures one batch after another."""
+    """What measures one batch after another; ``answer``: with what the model answers by itself."""
     _refuse(model)
     plan = planned(names, len(model.decoder_layers))
 
@@ -97,7 +100,7 @@ def observer(
             if not checked and not model.doubt:
                 model.doubt = batch.doubt()
             checked = True
-            return batch.seen(plan)
+            return batch.seen(plan, answer=answer)
 
     return observe
 
@@ -151,10 +154,15 @@ class _Batch:
         # What others are compared with: of each sample [answer tokens, vocabulary] logarithms of
         # probabilities, and [batch, positions, hidden] behind the last layer.
         self._untouched: tuple[list[Tensor], Tensor] | None = None
+        self._free: _Batch | None = None
+        self._limits: list[int] = []  # tokens of each greedy answer, at most
+        self._pictured: dict[object, dict[str, Any]] = {}  # prompts about other pictures
 
-    def seen(self, plan: Sequence[Intervention]) -> SeenCause:
+    def seen(self, plan: Sequence[Intervention], *, answer: bool) -> SeenCause:
         """Run everything."""
         forwards = [Intervention(UNTOUCHED), *plan]
+        if answer:
+            self._free = self._told_nothing()
         left = [(done, self._forward(done)) for done in forwards]
         assert self.rows is not None
         arriving = [self.rows.visual.sum(dim=-1), *(each for _, arrays in left for each in arrays)]
@@ -187,25 +195,46 @@ class _Batch:
         """Outcomes and angles of one forward; nothing: it cannot be done with this batch."""
         if done.name == NORM_AT_LAYER:
             return self._norms_at_layers()
+        ran = self._run(done)
+        if ran is None:
+            return []
+        logits, reader = ran
+        angles = [] if done.name in OF_ONE_LAYER else reader.angles  # others only hear of it
+        if done.name in (KNOCKOUT, KNOCKOUT_LAYER):
+            self._check_hidden(done, reader.last)
+        return [self._outcomes(done, logits, reader), *angles]
+
+    def _run(self, done: Intervention) -> "tuple[Tensor, _Reader] | None":
+        """The logits of one forward, and what its layers said; None: it cannot be done."""
         inputs, other = self.inputs, None
         if done.name in (BLANK, *OF_ANOTHER_PICTURE):
             pictured = self._with_other_pictures(_grey if done.name == BLANK else _another)
             if pictured is None:
-                return []
+                return None
             if done.name == BLANK:
                 inputs = pictured
+            elif done.name == PATCH_LAYER:
+                other = self._entering(pictured, self.layers[done.layer - 1])
             else:
                 other = self.model.decoder_input(pictured)
         reader, logits = _Reader(self.rows_at), list[Tensor]()
-        doing = (
-            nullcontext() if self.rows is None else intervened(self.layers, done, self.rows, other)
-        )
-        with doing, attached(*reader.handles(self.layers), self._seeing_logits(logits)):
+        with ExitStack() as stack:
+            if done.name == PATCH_LAYER:  # that a state is replaced is nothing that the model adds
+                stack.enter_context(attached(*reader.handles(self.layers)))
+            if self.rows is not None:
+                stack.enter_context(intervened(self.layers, done, self.rows, other))
+            if done.name != PATCH_LAYER:
+                stack.enter_context(attached(*reader.handles(self.layers)))
+            stack.enter_context(attached(self._seeing_logits(logits)))
             run_until(self.model.model, moved_to(self.model.model, inputs))
-        angles = [] if done.name in OF_ONE_LAYER else reader.angles  # others only hear of it
-        if done.name in (KNOCKOUT, KNOCKOUT_LAYER):
-            self._check_hidden(done, reader.last)
-        return [self._outcomes(done.name, logits[0], reader), *angles]
+        return logits[0], reader
+
+    def _entering(self, inputs: Mapping[str, Any], layer: nn.Module) -> Tensor:
+        """What enters a layer, ``[batch, positions, hidden]``."""
+        seen: list[Tensor] = []
+        with attached(on_input(layer, seen.append)):
+            run_until(self.model.model, moved_to(self.model.model, inputs), entering=layer)
+        return seen[0]
 
     def _check_hidden(self, done: Intervention, last: Tensor | None) -> None:
         """Refuse attention that does not read the mask that it is given."""
@@ -256,9 +285,9 @@ class _Batch:
 
         return after_call(self.model.model, see)
 
-    def _outcomes(self, name: str, logits: Tensor, reader: "_Reader") -> Tensor:
+    def _outcomes(self, done: Intervention, logits: Tensor, reader: "_Reader") -> Tensor:
         """``[OUTCOMES, batch]``."""
-        last = reader.last
+        last, name = reader.last, done.name
         assert self.rows is not None and last is not None
         probabilities = [
             torch.log_softmax(widened(logits[row, place : place + count]), dim=-1)
@@ -272,6 +301,7 @@ class _Batch:
             self.rows.touched(name).sum(dim=-1) if name != UNTOUCHED else torch.zeros_like(moved)
         )
         found = []
+        greedy = [torch.nan] * len(self.samples) if self._free is None else self._free.right(done)
         for row, (now, was) in enumerate(zip(probabilities, before, strict=True)):
             nll, right = self.answers[row].outcome(now)
             # Among logits that are no numbers the first token would be the likeliest.
@@ -285,6 +315,7 @@ class _Batch:
                 moved[row].to(nll),
                 touched[row].to(nll),
                 reader.added[row].to(nll),
+                nll.new_tensor(greedy[row]),
             ]
             found.append(torch.stack(numbers))
         return torch.stack(found, dim=-1)
@@ -318,7 +349,6 @@ class _Batch:
         """Give samples without an answer the model's own, token by token."""
         left = [row for row, how in enumerate(self.answered) if how == "greedy"]
         ends = _end_ids(self.model.model, self.builder.tokenizer)
-        marks = _media_ids(self.model)
         for _ in range(LONGEST_ANSWER):
             if not left:
                 return
@@ -326,16 +356,64 @@ class _Batch:
             seen: list[Tensor] = []
             with attached(self._seeing_logits(seen)):
                 run_until(self.model.model, self.inputs)
-            behind = self._offset(seen[0].shape[1])
             for row in list(left):
                 answer = self.answers[row]
-                last = self.starts[row] + behind + len(answer.scored) - 1
-                scores = seen[0][row, last].clone()
-                scores[[id_ for id_ in marks if id_ < len(scores)]] = -torch.inf
-                token = int(scores.argmax())
+                token = self._likeliest(seen[0], row, len(answer.scored))
                 self.answers[row] = replace(answer, scored=(*answer.scored, token))
                 if token in ends:
                     left.remove(row)
+
+    def _likeliest(self, logits: Tensor, row: int, place: int) -> int:
+        """The id that a greedy answer has at a place."""
+        first = self.starts[row] + len(self.answers[row].given) - 1
+        scores = logits[row, first + self._offset(logits.shape[1]) + place].clone()
+        scores[[id_ for id_ in _media_ids(self.model) if id_ < len(scores)]] = -torch.inf
+        return int(scores.argmax())
+
+    def _told_nothing(self) -> "_Batch":
+        """The same batch, whose answers are to be found: all of them as long as any may be.
+
+        What stands there is not seen by the tokens before it.
+        """
+        free = copy(self)
+        ids = find_named(self.prompts, "input_ids")
+        # One token more than the right one: nothing is right by where it is cut off.
+        free._limits = [max(LONGEST_ANSWER, len(each.scored) + 1) for each in self.answers]
+        free.answers = [
+            replace(answer, scored=(int(ids[row, start - 1]),) * max(free._limits))
+            for row, (answer, start) in enumerate(zip(self.answers, self.starts, strict=True))
+        ]
+        free.rows, free._untouched = None, None
+        free._put_answers()
+        free._batch = self.model.batch(free.inputs)
+        return free
+
+    def right(self, done: Intervention) -> list[float]:
+        """Of each sample, whether its greedy answer is right, 0 or 1; NaN: nobody knows."""
+        ends = _end_ids(self.model.model, self.builder.tokenizer)
+        found = [torch.nan] * len(self.samples)
+        left = [row for row, how in enumerate(self.answered) if how == "right"]
+        for place in range(max(self._limits)):
+            if not left:
+                break
+            self._put_answers()
+            ran = self._run(done)
+            if ran is None:
+                return found
+            for row in list(left):
+                scored = [*self.answers[row].scored]
+                scored[place] = self._likeliest(ran[0], row, place)
+                self.answers[row] = replace(self.answers[row], scored=tuple(scored))
+                ended = scored[place] in ends
+                said = scored[: place + (not ended)]
+                answer = self.samples[row].answer
+                assert answer is not None
+                found[row] = float(
+                    is_right(self.builder.tokenizer.decode(said, skip_special_tokens=True), answer)
+                )
+                if ended or place + 1 == self._limits[row]:
+                    left.remove(row)
+        return found
 
     def _put_answers(self) -> None:
         """Put the answers known so far behind the prompts."""
@@ -351,19 +429,21 @@ class _Batch:
         self, other: Callable[[Sample, Image.Image], Image.Image]
     ) -> dict[str, Any] | None:
         """The inputs about other pictures of the same sizes; None: they get other tokens."""
-        pictured = [
-            replace(
-                sample,
-                images=tuple(other(sample, image) for image in sample.images),
-                videos=tuple(
-                    replace(video, frames=tuple(other(sample, frame) for frame in video.frames))
-                    for video in sample.videos
-                ),
-            )
-            for sample in self.samples
-        ]
-        made = completed(self.model.model, self.builder.build(pictured))
-        inputs, _ = self._with_answers(made)
+        if other not in self._pictured:
+            pictured = [
+                replace(
+                    sample,
+                    images=tuple(other(sample, image) for image in sample.images),
+                    videos=tuple(
+                        replace(video, frames=tuple(other(sample, frame) for frame in video.frames))
+                        for video in sample.videos
+                    ),
+                )
+                for sample in self.samples
+            ]
+            made = completed(self.model.model, self.builder.build(pictured))
+            self._pictured[other] = made
+        inputs, _ = self._with_answers(self._pictured[other])
         return inputs if torch.equal(find_named(inputs, "input_ids"), self._ids) else None
 
 

@@ -42,6 +42,7 @@ COLUMN_OF = {
     "share_removed": ("ratio removed (%)", 100, 0),
     "nll": ("NLL (nats)", 1, None),
     "accuracy": ("accuracy (points)", 100, 1),
+    "greedy_accuracy": ("own answers (points)", 100, 1),
     "kl": ("KL (nats)", 1, None),
     "changed": ("changed (%)", 100, 1),
 }
@@ -49,11 +50,13 @@ _ANGLE = "visual angle (x)"
 _NOTE = (
     "Against the same samples untouched{}. visual angle: geometric mean over layers. ratio "
     "removed: of the difference between text and visual angle, the sum of |log| over layers that "
-    "differ. Nats: a token of the answer, and the one that ends it. [ ]: 95 % interval "
-    "(bootstrap over images); none: too few images carry the number."
+    "differ. Nats: a token of the answer, and the one that ends it. [ ]: 95 % interval of this "
+    "number alone (bootstrap over images); none: too few images carry it. Findings rest on the "
+    "wider band of all of them together: what lies beside 0 here may be no measurable effect there."
 )
 _OFF = "* outside the usual range: it moves untouched rows further than each control."
-_LEVELS = {"nll": "nats", "accuracy": "accurate"}  # of the untouched model
+#: Of the untouched model.
+_LEVELS = {"nll": "nats", "accuracy": "accurate", "greedy_accuracy": "of its own answers"}
 _THREE = partial(significant, digits=3)
 _LINES = (
     "Hollow: outside the usual range. Dose 1: untouched. A click on a name hides what presses "
@@ -106,14 +109,24 @@ def show(run: RunStore, console: Console) -> None:
     by_layer = cause[cause["intervention"].isin(DRAWN_BY_LAYER) & (cause["layer"] > 0)]
     columns = _layer_columns(by_layer)
     if columns:
-        print_by_layer("Layer by layer", by_layer, columns, console, _LAYER_NOTES, "cause.csv")
+        notes = _layer_notes(by_layer)
+        print_by_layer("Layer by layer", by_layer, columns, console, notes, "cause.csv")
 
 
-_LAYER_NOTES = (
-    "text / visual angle: untouched, and where this layer alone reads visual states",
-    "as loud as text. frozen: visual states pass this layer alone unchanged.",
-    "hidden: no other token attends to visual ones in it.",
-)
+_LAYER_NOTES = {
+    "norm-at-layer": (
+        "text / visual angle: untouched, and where this layer alone reads visual states",
+        "as loud as text.",
+    ),
+    "freeze-layer": ("frozen: visual states pass this layer alone unchanged.",),
+    "knockout-layer": ("hidden: no other token attends to visual ones in it.",),
+    "patch-layer": ("replaced: visual states that enter it are those of another picture.",),
+}
+
+
+def _layer_notes(by_layer: pd.DataFrame) -> list[str]:
+    done = {*by_layer["intervention"]}
+    return [line for name, lines in _LAYER_NOTES.items() if name in done for line in lines]
 
 
 def _layer_columns(by_layer: pd.DataFrame) -> list[NumberColumn]:
@@ -151,8 +164,9 @@ def lead(run: RunStore) -> Markup:
 def section(run: RunStore) -> list[Markup]:
     """By dose, by intervention, by layer."""
     cause = run.table("cause")
-    by_layer = charts(effect_panels(cause), cause[cause["layer"] > 0])
-    drawn = [heading("Layer by layer"), curves(by_layer), note(" ".join(_LAYER_NOTES))]
+    of_layers = cause[cause["intervention"].isin(DRAWN_BY_LAYER) & (cause["layer"] > 0)]
+    by_layer, notes = charts(effect_panels(cause), of_layers), _layer_notes(of_layers)
+    drawn = [heading("Layer by layer"), curves(by_layer), note(" ".join(notes))]
     return [
         lead(run),
         *printed(replace(interventions(cause), title="What each intervention does")),

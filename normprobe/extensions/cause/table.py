@@ -23,15 +23,16 @@ from normprobe.statistics.resampling import Resampled, scale_of
 from normprobe.tidy import BAND, INTERVAL, QUANTITY, declared
 
 #: Outcomes whose effect is a difference from the untouched forward; of the others it is the value.
-DIFFERENCES = {"nll": "nll", "correct": "accuracy"}
+DIFFERENCES = {"nll": "nll", "correct": "accuracy", "greedy": "greedy_accuracy"}
 #: Images that are counted beside those whose answers changed.
-_BESIDE = {"correct": ONE_WON_ONE_LOST, "changed": TWO_OF_EACH}
+_BESIDE = {"correct": ONE_WON_ONE_LOST, "greedy": ONE_WON_ONE_LOST, "changed": TWO_OF_EACH}
 #: Outcomes that one sentence could name, of any intervention, dose or layer.
-_TOGETHER = (("nll", "correct"), ("kl", "changed"))
+_TOGETHER = (("nll", "correct", "greedy"), ("kl", "changed"))
 #: Between which limits they lie.
 _BOUNDS = {
     "nll": LINEAR,
     "correct": LINEAR._replace(least=-1.0, most=1.0),
+    "greedy": LINEAR._replace(least=-1.0, most=1.0),
     "kl": LINEAR._replace(least=0.0),
     "changed": LINEAR._replace(least=0.0, most=1.0),
     "moved": LINEAR._replace(least=0.0, most=2.0),

@@ -30,10 +30,14 @@ SUBJECTS = {
     "freeze": "Freezing visual tokens",
     "freeze-layer": "Freezing visual tokens in one layer",
     "freeze-text": "Freezing random text rows",
+    "freeze-attention": "Leaving out what attention adds to visual tokens",
+    "freeze-mlp": "Leaving out what MLPs add to visual tokens",
+    "random-updates": "Replacing updates of visual tokens by random ones of the same size",
     "knockout": "Hiding visual tokens from the attention of others",
     "knockout-layer": "Hiding visual tokens from the attention of others in one layer",
     "swap": "Visual norms on the directions of another picture's tokens",
     "swap-norms": "Visual directions with the norms of another picture's tokens",
+    "patch-layer": "Giving visual tokens the states of another picture from one layer on",
     "permute": "Putting visual tokens in another order",
     "blank": "A grey picture",
     "scale-text": "Scaling all text rows",
@@ -43,9 +47,12 @@ SUBJECTS = {
     "gain": "A gain on the updates of visual tokens",
 }
 #: Those that are done in all layers, or in some.
-_LAYERED = ("freeze", "freeze-text", "knockout", "gain")
+_LAYERED = (
+    *("freeze", "freeze-text", "freeze-attention", "freeze-mlp", "random-updates"),
+    *("knockout", "gain"),
+)
 #: Those of one layer after another: told of the first outcome alone.
-_SWEPT = ("freeze-layer", "knockout-layer")
+_SWEPT = ("freeze-layer", "knockout-layer", "patch-layer")
 _TURNING = Told(
     "turning",
     "Read at the norm of text, visual tokens turn more quickly than untouched",
@@ -261,7 +268,7 @@ def _does(outcome: Outcome, numbers: list[Estimate], changed: str = "") -> str:
         return f"{measured} {changed or outcome.changed} ({told})"
     ends, decimals = rounded([largest], outcome.scale * sign, outcome.decimals)
     told = f"{up_to}{in_words(ends, decimals, outcome.unit)}"
-    of = {"%": outcome.changed, "points": "accuracy"}.get(outcome.unit)
+    of = {"%": outcome.changed, "points": outcome.named}.get(outcome.unit)
     return f"{outcome.more if sign == 1 else outcome.less} {told}{f' of {of}' if of else ''}"
 
 

@@ -25,7 +25,7 @@ from normprobe.runs.run_folder import ROW_KEYS
 from normprobe.schema import DIGESTS
 
 #: Recorded options of what is measured: the samples are measured in the batches of the run.
-_OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also", "by", "do")
+_OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also", "by", "do", "answer")
 
 _COLUMNS = (
     "sample_id", "quantity", "numbers", "different", "largest_relative_difference", "where",

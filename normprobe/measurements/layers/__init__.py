@@ -93,10 +93,11 @@ class Layers(SampleMeasurement):
         also: Sequence[str] = (),
         by: str | None = None,
         do: Sequence[str] = (),
+        answer: bool = False,
         intervals: bool = True,
     ) -> "Layers":
         """With some of its watchers, or ``FILE.py:NAME``; without intervals, if need be."""
-        super().asking(also=also, by=by, do=do)
+        super().asking(also=also, by=by, do=do, answer=answer)
         for name in also:
             if name not in WATCHERS and ".py:" not in name:
                 raise unknown_word(self.name, name, WATCHERS)

@@ -124,10 +124,13 @@ class Residual:
     """Follows the residual through each of some layers, one after the other.
 
     Args:
-        change: what is added to a state is replaced by ``change(it)``, of the shape of the state.
+        change: what is added to a state is replaced by ``change(it, terms)``, of the shape of the
+            state. The terms are what it is the sum of, where branches were added up before.
     """
 
-    def __init__(self, change: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(
+        self, change: "Callable[[Tensor, tuple[Term, ...]], Tensor] | None" = None
+    ) -> None:
         self._change = change
         self._ended = Followed()
         self._followed: dict[int, tuple[object, Held]] = {}
@@ -224,7 +227,7 @@ class Residual:
         if writes:
             self._save(kwargs.get("out", tensors[0]))
         if self._change is not None and isinstance(held, _Step) and held.terms:
-            args = self._with_changed_term(args, writes=writes)
+            args = self._with_changed_term(args, held.terms, writes=writes)
         result = func(*args, **kwargs)
         shared = {_key(tensor) for tensor in tensors}
         for value in result if isinstance(result, tuple | list) else [result]:
@@ -237,13 +240,15 @@ class Residual:
                     self._follow(value, held)
         return result
 
-    def _with_changed_term(self, args: tuple[Any, ...], *, writes: bool) -> tuple[Any, ...]:
+    def _with_changed_term(
+        self, args: tuple[Any, ...], terms: tuple[Term, ...], *, writes: bool
+    ) -> tuple[Any, ...]:
         """The summands, that which is no state changed; in place where the sum is written there."""
         assert self._change is not None
         places = [isinstance(self._held(summand), State) for summand in args[:2]]
         place = places.index(False)
         state, term = args[1 - place], args[place]
-        changed = self._change(term.expand(state.shape))
+        changed = self._change(term.expand(state.shape), terms)
         if writes and place == 0:
             changed = term.copy_(changed)
         return (*args[:place], changed, *args[place + 1 :])

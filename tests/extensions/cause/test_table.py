@@ -11,7 +11,7 @@ from normprobe.extensions.cause.words import verdict
 from normprobe.runs.run_folder import RunStore
 
 SAMPLES, LAYERS = 24, 3
-OUTCOMES = ("nll", "correct", "kl", "changed", "moved", "touched", "added")
+OUTCOMES = ("nll", "correct", "kl", "changed", "moved", "touched", "added", "greedy")
 DONE = [
     ("untouched", np.nan), ("scale", 0.5), ("scale", 8.0), ("freeze", np.nan), ("blank", np.nan),
     ("placebo", 8.0), ("norm-at-layer", np.nan), ("freeze-layer", np.nan),
@@ -34,7 +34,7 @@ def made(seed=0) -> pd.DataFrame:
                 noise = random.random()
                 told = {"nll": base + noise, "correct": float(noise < 0.7), "kl": kl * noise}
                 moved = {"changed": float(noise > 0.5), "moved": kl * noise, "touched": 4.0}
-                moved |= {"added": 0.0}
+                moved |= {"added": 0.0, "greedy": float(noise < 0.4)}
                 rows.append({**key, "layer": layer, **told, **moved})
             for layer in range(1, LAYERS + 1) if name != "freeze-layer" else []:
                 means = random.normal(size=2)
@@ -69,7 +69,13 @@ def of(rows, name, dose, column, layer=0) -> np.ndarray:
 @pytest.mark.parametrize(("name", "dose"), [(n, d) for n, d in DONE[1:6]])
 @pytest.mark.parametrize(
     ("column", "quantity"),
-    [("nll", "nll"), ("correct", "accuracy"), ("kl", "kl"), ("moved", "moved")],
+    [
+        ("nll", "nll"),
+        ("correct", "accuracy"),
+        ("greedy", "greedy_accuracy"),
+        ("kl", "kl"),
+        ("moved", "moved"),
+    ],
 )
 def test_outcomes_are_paired_by_sample(rows, name, dose, column, quantity):
     # Without its third sample, as where another picture has other tokens.
@@ -80,7 +86,7 @@ def test_outcomes_are_paired_by_sample(rows, name, dose, column, quantity):
         of(rows, name, dose, column)[places],
         of(rows, "untouched", np.nan, column)[places],
     )
-    differs = quantity in ("nll", "accuracy")
+    differs = quantity in ("nll", "accuracy", "greedy_accuracy")
     assert row["samples"] == SAMPLES - 1
     assert row["value"] == pytest.approx(now.mean(), rel=1e-12)
     assert row["untouched"] == pytest.approx(before.mean() if differs else 0.0, rel=1e-12)
@@ -256,7 +262,7 @@ def test_of_one_picture_there_is_no_interval(rows):
 
 
 def test_samples_without_pictures_alone_are_refused(rows):
-    numbers = ["nll", "correct", "kl", "changed", "moved", "touched", "added"]
+    numbers = ["nll", "correct", "kl", "changed", "moved", "touched", "added", "greedy"]
     numbers += ["visual_angle_log_mean", "text_angle_log_mean"]
     with pytest.raises(NormprobeError, match="in none a visual token was found"):
         tables(rows.assign(**dict.fromkeys(numbers, np.nan)))

@@ -249,9 +249,11 @@ def test_of_few_images_it_is_said_what_may_be_unseen() -> None:
     assert "too few" not in said(table)
     table.loc[table["quantity"] == "images", "mean"] = 25.0
     assert (
-        "25 images are too few to bound what rare ones cost: up to 11 % of all may be unlike these."
+        "25 images are too few to bound what rare ones cost: up to 17 % of all may be unlike these."
         in said(table)
     )
+    table.loc[table["quantity"] == "images", "mean"] = 112.0
+    assert "112 images are too few to bound what rare ones cost: up to 4 %" in said(table)
 
 
 def test_an_effect_that_few_images_carry_has_no_end() -> None:
@@ -260,7 +262,7 @@ def test_an_effect_that_few_images_carry_has_no_end() -> None:
     table.loc[rare, [*INTERVAL, *BAND]] = np.nan
     told = said(table)
     assert "is not shown to change NLL (0.047 nats)" in told
-    assert "Without an end: too few images carry it to bound it." in told
+    assert "- No interval, as too few images carry the effect: freeze.\n" in told
 
 
 def test_a_band_without_end_is_no_crash() -> None:

@@ -78,10 +78,11 @@ class Tower(SampleMeasurement):
         also: Sequence[str] = (),
         by: str | None = None,
         do: Sequence[str] = (),
+        answer: bool = False,
         intervals: bool = True,
     ) -> "Tower":
         """Without intervals, if need be."""
-        super().asking(also=also, by=by, do=do)
+        super().asking(also=also, by=by, do=do, answer=answer)
         return Tower(self.modality, intervals=intervals)
 
     @property
