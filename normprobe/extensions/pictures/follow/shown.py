@@ -1,5 +1,6 @@
 """How a run of ``follow`` is shown: sentences, figure, on a terminal and on the page."""
 
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -41,7 +42,7 @@ def verdict(run: RunStore) -> Verdict:
     table, ranks = run.table("follow"), run.table("follow_ranks")
     samples = int(table["samples"].max())
     named = _named_class(table)
-    known = {} if named is None else ratios_by_layer(select(table, _OF, group=named))
+    known = ratios_by_layer(select(table, _OF, group=named or "loudest_1"))
     findings = []
     if named is None:
         headline = (
@@ -134,6 +135,9 @@ _NORMS = (
     Curve(VISUAL, "norm", GROUP_LOOKS[VISUAL], {"group": VISUAL}),
     *(Curve(_CALLED[name], "norm", look, {"group": name}) for name, look in _LOOKS.items()),
 )
+_LEGEND = tuple(
+    curve if curve.name in GROUP_LOOKS else replace(curve, quantity="") for curve in _NORMS
+)
 _RECEIVED = tuple(Curve(_CALLED[name], _OF, look, {"group": name}) for name, look in _LOOKS.items())
 _PANELS = (
     Panel("norm, from the patch embedding to the last decoder layer", _NORMS),
@@ -165,7 +169,7 @@ def draw_follow(title: str, follow: pd.DataFrame, ax: Given = None) -> Figure:
     """Norms in tower, projector and decoder on one axis, text beside them; attention below."""
     table, labels = _in_a_row(follow)
     known = [panel for panel in _PANELS if len(panel.values(table))]
-    drawn = draw_panels(title, known, table, ax, columns=1, height=2.3, legend=_NORMS)
+    drawn = draw_panels(title, known, table, ax, columns=1, height=2.3, legend=_LEGEND)
     step = max(1, len(labels) // 24)
     begins = [place for place, label in labels.items() if label in ("0", "P") and place]
     ticks = sorted({*[place for place in labels if place % step == 0], *begins, max(labels)})
@@ -201,10 +205,11 @@ _OF_ATTENTION = (
     BandColumn(("95 % band", "loudest 1 %"), _OF, {"group": "loudest_1"}, written=_TWO),
 )
 _NOTES = (
-    "norm: mean over tokens. loudest: by the norm behind the tower. quiet: for each of the",
-    "loudest 5 % the nearest tokens before and behind it with a norm not above the median.",
-    "attention / quiet: that a token gets of text behind the pictures, over what its quiet",
-    "neighbours get. 95 % band: over images, in all classes and layers together.",
+    "norm: mean over tokens. loudest: by the norm behind the tower. quiet: for each",
+    "of the loudest 5 % the nearest tokens before and behind it whose norm is not",
+    "above the median. attention / quiet: that a token gets of text behind the",
+    "pictures, over that to its quiet tokens. 95 % band: over images, in all classes",
+    "and layers together.",
 )
 
 
