@@ -29,7 +29,7 @@ OPTIONS = {
     f"--prompt {DRAW} --workers {ANY} --write --junit {READ}",
     "states": f"--engine --tensor-parallel --script {PROMPTED} --data --prompt {DRAW} --dtype "
     "--output -o --help -h",
-    "follow": f"--align {PROMPTED} --data --prompt {DRAW} --skip-bad --workers {ANY} {FOLDER} "
+    "follow": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",

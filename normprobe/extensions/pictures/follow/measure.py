@@ -27,29 +27,29 @@ from normprobe.schema import TEXT, VISUAL
 from normprobe.statistics.token_metrics import in_group, token_norms
 
 #: The stages in their order.
-TOWER, PROJECTOR, DECODER = STAGES = ("tower", "projector", "decoder")
+TOWER, PROJECTOR, DECODER = STAGES_FOLLOWED = ("tower", "projector", "decoder")
 
 #: Classes of visual tokens: the loudest of a sample behind the tower, by their share of all.
 LOUDEST = {"loudest_1": 0.01, "loudest_2": 0.02, "loudest_5": 0.05}
 #: The quiet tokens beside those of the largest class.
 QUIET = "quiet"
-GROUPS = (VISUAL, TEXT, *LOUDEST, QUIET)
+FOLLOWED_GROUPS = (VISUAL, TEXT, *LOUDEST, QUIET)
 
 #: What a token gets, and of each: of the others, and of quiet tokens beside it.
 RECEIVED = ("attention", "value_share")
 OF_REST, OF_TWINS = "rest_", "twin_"
 #: Rank correlations over the visual tokens of a sample: of the norm here, or of what is received.
-RANKS = ("tower_norm", "projector_norm", "input_norm")
+NORM_RANKS = ("tower_norm", "projector_norm", "input_norm")
 RECEIVED_RANKS = ("attention_tower_norm", "attention_norm", "value_tower_norm")
 
-LEFT_OUT = "left_out"
+UNFOLLOWED = "left_out"
 
 #: By stage and layer: ``[visual tokens]``.
 _Places = dict[tuple[str, int], Array]
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowedTokens:
     """What one sample leaves."""
 
     before: BeforeDecoder = field(default_factory=BeforeDecoder)
@@ -64,28 +64,30 @@ class Followed:
     left_out: str = ""  # why the sample was not measured; empty: it was
 
 
-def observer(model: MeasuredModel) -> Callable[[Mapping[str, Any], Sequence[Sample]], Followed]:
+def observer(
+    model: MeasuredModel,
+) -> Callable[[Mapping[str, Any], Sequence[Sample]], FollowedTokens]:
     """What measures one sample after another."""
     joins: list[Join] = []
 
-    def observe(inputs: Mapping[str, Any], samples: Sequence[Sample]) -> Followed:
+    def observe(inputs: Mapping[str, Any], samples: Sequence[Sample]) -> FollowedTokens:
         (sample,) = samples
         if not sample.images:
-            return Followed(left_out="it has no picture")
+            return FollowedTokens(left_out="it has no picture")
         if sample.videos:
-            return Followed(left_out="it has a video, whose rows are not told apart")
+            return FollowedTokens(left_out="it has a video, whose rows are not told apart")
         check_forward(model, inputs)
         try:
             if not joins:
                 joins.append(Join(model))
             return followed(model, joins[0], inputs)
         except NotJoined as why:
-            return Followed(left_out=str(why))
+            return FollowedTokens(left_out=str(why))
 
     return observe
 
 
-def followed(model: MeasuredModel, join: Join, inputs: Mapping[str, Any]) -> Followed:
+def followed(model: MeasuredModel, join: Join, inputs: Mapping[str, Any]) -> FollowedTokens:
     """The vision side with its gradients, then one forward up to the last decoder layer."""
     batch = model.batch(inputs)
     at_entry = batch.groups_at(model.decoder_input(inputs))
@@ -115,7 +117,7 @@ def followed(model: MeasuredModel, join: Join, inputs: Mapping[str, Any]) -> Fol
         see_keys=seen.see_keys,
     )
     images = None if numbers is None else numbers[0].cpu().numpy()[visual.numpy()]
-    return Followed(before, norms, of_text, *seen.found(), images)
+    return FollowedTokens(before, norms, of_text, *seen.found(), images)
 
 
 class _Received:
@@ -156,7 +158,7 @@ class _Received:
 # --- tokens of a sample --------------------------------------------------------------------------
 
 
-def classes_of(norms: Array) -> dict[str, NDArray[np.int_]]:
+def loud_classes(norms: Array) -> dict[str, NDArray[np.int_]]:
     """The loudest of some tokens, by class; at least one each, so in a small picture the same."""
     order = np.argsort(-norms, kind="stable")
     return {
@@ -189,7 +191,7 @@ def rank_correlation_of(first: Array, second: Array) -> float:
     return float(pd.Series(first).corr(pd.Series(second), method="spearman"))
 
 
-def rows(seen: Followed, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+def rows(seen: FollowedTokens, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     """A row a stage, layer and group."""
     (sample_id,) = sample_ids or ["0"]
     made = (
@@ -197,16 +199,16 @@ def rows(seen: Followed, sample_ids: Sequence[str] | None) -> pd.DataFrame:
         if not seen.left_out
         else [{"stage": DECODER, "layer": 0, "group": VISUAL}]
     )
-    columns = ["stage", "layer", "group", "tokens", "norm", *RANKS, *RECEIVED_RANKS]
+    columns = ["stage", "layer", "group", "tokens", "norm", *NORM_RANKS, *RECEIVED_RANKS]
     columns += [f"{of}{name}" for name in RECEIVED for of in ("", OF_REST, OF_TWINS)]
     table = pd.DataFrame(made).reindex(columns=columns)
     counts = table["tokens"].fillna(0).astype(int)
     return table.assign(sample_id=sample_id, left_out=seen.left_out, tokens=counts)
 
 
-def _rows_of(seen: Followed) -> Iterator[dict[str, Any]]:
+def _rows_of(seen: FollowedTokens) -> Iterator[dict[str, Any]]:
     loud = seen.before.read
-    classes = classes_of(loud)
+    classes = loud_classes(loud)
     twins = {name: twins_of(chosen, loud, seen.images) for name, chosen in classes.items()}
     quiet = np.unique(np.concatenate(twins["loudest_5"]))
     groups = {VISUAL: np.arange(len(loud)), **classes, QUIET: quiet}
@@ -214,7 +216,7 @@ def _rows_of(seen: Followed) -> Iterator[dict[str, Any]]:
     if seen.before.projector is not None:
         stages[PROJECTOR, 0] = seen.before.projector
     stages |= {(DECODER, layer): of for layer, of in seen.norms.items()}
-    compared = zip(RANKS, (loud, seen.before.projector, seen.norms[0]), strict=True)
+    compared = zip(NORM_RANKS, (loud, seen.before.projector, seen.norms[0]), strict=True)
     known = {name: norms for name, norms in compared if norms is not None}
     received = dict(zip(RECEIVED, (seen.attention, seen.values), strict=True))
     for (stage, layer), norms in stages.items():
@@ -266,10 +268,10 @@ def require_some(rows: pd.DataFrame) -> pd.DataFrame:
     Raises:
         NormprobeError: none was.
     """
-    out, measured = rows[rows[LEFT_OUT] != ""], rows[rows[LEFT_OUT] == ""]
+    out, measured = rows[rows[UNFOLLOWED] != ""], rows[rows[UNFOLLOWED] == ""]
     if measured.empty:
         raise NormprobeError(
-            f"no sample could be followed; {out['sample_id'].iloc[0]}: {out[LEFT_OUT].iloc[0]}",
+            f"no sample could be followed; {out['sample_id'].iloc[0]}: {out[UNFOLLOWED].iloc[0]}",
             "normprobe interface and layers measure each stage by itself",
         )
     return measured

@@ -4,15 +4,15 @@ import numpy as np
 import pandas as pd
 
 from normprobe.extensions.pictures.follow.measure import (
-    GROUPS,
-    LEFT_OUT,
+    FOLLOWED_GROUPS,
     LOUDEST,
+    NORM_RANKS,
     OF_REST,
     OF_TWINS,
-    RANKS,
     RECEIVED,
     RECEIVED_RANKS,
-    STAGES,
+    STAGES_FOLLOWED,
+    UNFOLLOWED,
     require_some,
 )
 from normprobe.schema import VISUAL
@@ -34,13 +34,13 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     found = {
         "follow": _table("follow", measured, ["stage", "layer", "group"], ("norm", *RECEIVED)),
         "follow_ranks": _table(
-            "follow_ranks", visual, ["stage", "layer"], (*RANKS, *RECEIVED_RANKS)
+            "follow_ranks", visual, ["stage", "layer"], (*NORM_RANKS, *RECEIVED_RANKS)
         ),
     }
-    out = rows[rows[LEFT_OUT] != ""]
+    out = rows[rows[UNFOLLOWED] != ""]
     if len(out):
-        reasons = out[["sample_id", LEFT_OUT]].rename(columns={LEFT_OUT: "reason"})
-        found[LEFT_OUT] = reasons.reset_index(drop=True)
+        reasons = out[["sample_id", UNFOLLOWED]].rename(columns={UNFOLLOWED: "reason"})
+        found[UNFOLLOWED] = reasons.reset_index(drop=True)
     return found
 
 
@@ -50,7 +50,11 @@ def _table(
     """Means over samples, and ratios of means."""
     declaration = declared(__package__)[name]
     cells = rows[keys].drop_duplicates()
-    orders = {"stage": STAGES, "group": GROUPS} if "group" in keys else {"stage": STAGES}
+    orders = (
+        {"stage": STAGES_FOLLOWED, "group": FOLLOWED_GROUPS}
+        if "group" in keys
+        else {"stage": STAGES_FOLLOWED}
+    )
     cells = in_order(cells, **orders)
     resampled = Resampled(cells, rows, keys)
     draws = {each: resampled.means(each, by_tokens=False) for each in quantities}
@@ -72,7 +76,7 @@ def _table(
     together = []
     if "group" in keys:  # one sentence may name any class and layer
         loud = (cells["group"].isin(LOUDEST) & (cells["layer"] > 0)).to_numpy()
-        chosen = loud & (cells["stage"] == STAGES[-1]).to_numpy()
+        chosen = loud & (cells["stage"] == STAGES_FOLLOWED[-1]).to_numpy()
         together = [Together([each], chosen) for each in _RATIOS if len(cells[chosen])]
     add_intervals(numbers, drawn, resampled.units, of_means, together, table=declaration)
     return tidy(cells, numbers)

@@ -13,7 +13,7 @@ from support.pictured import SIZE, loaded, sample
 
 from normprobe import NormprobeError
 from normprobe.extensions.pictures.follow.join import BeforeDecoder
-from normprobe.extensions.pictures.follow.measure import Followed, observer, rows
+from normprobe.extensions.pictures.follow.measure import FollowedTokens, observer, rows
 from normprobe.extensions.pictures.follow.shown import draw_follow, verdict
 from normprobe.extensions.pictures.follow.table import tables
 from normprobe.inputs.on_device import inputs_for
@@ -187,7 +187,9 @@ def made(attended, seed, images=24, tokens=64, layers=3):
             attention[layer] /= 2 * attention[layer].sum()
         norms = {layer: random.lognormal(0, 0.2, tokens) for layer in range(layers + 1)}
         text = dict.fromkeys(norms, 1.0)
-        seen = Followed(BeforeDecoder({0: loud, 1: loud}, loud), norms, text, attention, attention)
+        seen = FollowedTokens(
+            BeforeDecoder({0: loud, 1: loud}, loud), norms, text, attention, attention
+        )
         found.append(rows(seen, [f"{number}"]).assign(image_hash=f"{number}"))
     return pd.concat(found, ignore_index=True)
 
