@@ -61,6 +61,7 @@ step. No band is inside its interval.
 | `turns.csv` | ratios of one turn, over layers from 1 |
 | `grounding.csv` | gaps of one kind, over all layers |
 | `shares.csv` | one quantity, over all layers |
+| `follow.csv` | ratios of one quantity, over all classes and layers |
 | `cause.csv` | effects of one intervention and dose on one quantity, over layers from 1 |
 
 Where different images hold them, as prompts without a picture hold text tokens, cells are drawn

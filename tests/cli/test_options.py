@@ -29,6 +29,8 @@ OPTIONS = {
     f"--prompt {DRAW} --workers {ANY} --write --junit {SHOWN}",
     "states": f"--engine --tensor-parallel --script {PROMPTED} --data --prompt {DRAW} --dtype "
     f"--output -o {QUIET}",
+    "follow": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
+    f"--resume --strict {SHOWN}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",

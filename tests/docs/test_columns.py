@@ -86,6 +86,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "embeddings": probe.embeddings(base="specimen"),
         "attention": probe.attention([picture, picture], "Which is a dog?"),
         "shares": probe.shares(limit=4),
+        "follow": probe.follow(limit=12),
         "share_images": probe.shares("pairs", limit=4),
         "compare": compare(layers),
     }

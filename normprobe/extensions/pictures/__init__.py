@@ -1,10 +1,11 @@
-"""Where text looks: attention of one question over its picture, and words against their boxes."""
+"""Where text looks: over a picture, at words' boxes, and at tokens that the tower made loud."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normprobe.extensions.pictures.attention import Attention
 from normprobe.extensions.pictures.attention.shares import Shares
+from normprobe.extensions.pictures.follow import Follow
 from normprobe.extensions.pictures.grounding import Grounding
 from normprobe.measurements.measurement import Measurement
 from normprobe.registry import MEASURE, Extension
@@ -14,7 +15,7 @@ class _Pictures(Extension):
     panel = MEASURE
 
     def measurements(self) -> Sequence[Measurement]:
-        return Attention(), Grounding(), Shares()
+        return Attention(), Grounding(), Shares(), Follow()
 
     def commands(self) -> Mapping[str, Callable[..., None]]:
         from normprobe.extensions.pictures.attention.command import attention
