@@ -83,7 +83,7 @@ def test_a_measurement_over_samples_has_a_help_text(name: str) -> None:
     offered = over_samples()[name]
     assert offered.summary
     assert offered.needs is not None
-    assert offered.options <= {"map", "also", "by", "do", "theory", "tower"}
+    assert offered.options <= {"map", "also", "by", "do", "answer", "theory", "tower"}
 
 
 def assert_takes_its_tables(drawing: Drawing) -> None:
