@@ -29,7 +29,8 @@ class NormProbeCallback(TrainerCallback):
             the same on each due step, the last one included. It costs a forward each.
         every: as of ``watch``, like ``output``.
         output: the run folder.
-        log: as of ``watch``, beside the loggers of the Trainer.
+        log: a function of a dict that gets them beside the loggers of the Trainer.
+        keys: as of ``watch``.
         on_alarm: ``stop``: the training ends behind the step.
         special_token_ids: ids to report as ``special``; None: those of the Trainer's tokenizer.
 
@@ -44,6 +45,7 @@ class NormProbeCallback(TrainerCallback):
         every: int = 100,
         output: str | Path | None = AUTO,
         log: Callable[[dict[str, float]], Any] | None = None,
+        keys: Iterable[str] = (),
         on_alarm: Literal["warn", "stop"] = "warn",
         special_token_ids: Iterable[int] | None = None,
     ) -> None:
@@ -51,7 +53,7 @@ class NormProbeCallback(TrainerCallback):
         passed = (each for each in given if isinstance(each, Mapping))
         self._inputs = inputs if inputs is not None else next(passed, None)
         self._every, self._output, self._log, self._on_alarm = every, output, log, on_alarm
-        self._special = special_token_ids
+        self._special, self._keys = special_token_ids, [*keys]
         self.watch: Watch | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -68,6 +70,7 @@ class NormProbeCallback(TrainerCallback):
             self._every,
             partial(self._send, args, state, control),
             output=self._output,
+            keys=self._keys,
             special_token_ids=special,
             processor=processor if hasattr(processor, "image_processor") else None,
         )

@@ -47,8 +47,8 @@ class LightningCallback(
             or PEFT.
         on_alarm: ``stop``: the training ends behind the step.
         log: as of ``watch``, beside the loggers of the Trainer.
-        **options: ``every``, ``output``, ``special_token_ids``, ``named``, ``processor`` of
-            ``watch``.
+        **options: ``every``, ``output``, ``keys``, ``special_token_ids``, ``named`` and
+            ``processor`` of ``watch``.
 
     Attributes:
         watch: what watches, once the training has begun.

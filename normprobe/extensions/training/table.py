@@ -92,7 +92,7 @@ _LOGGED = {
 
 
 def log_values(step: int, rows: pd.DataFrame, alarms: Iterable[Alarm]) -> dict[str, float]:
-    """The rows of a step under names that stay, such as ``normprobe/layers/visual/norm/12``.
+    """Rows and alarms of a step under names that stay, as ``normprobe/layers/visual/norm/12``.
 
     Of layers without angles nothing is logged, nor of special and structural tokens.
     """
@@ -106,5 +106,5 @@ def log_values(step: int, rows: pd.DataFrame, alarms: Iterable[Alarm]) -> dict[s
             if layer == 0 or row["angle_mean"] == row["angle_mean"]:
                 for column, name in _LOGGED.items():
                     values[f"normprobe/layers/{row['group']}/{name}/{layer}"] = row[column]
-    values |= {f"normprobe/alarm/{alarm.name}": 1.0 for alarm in alarms if alarm.step == step}
+    values |= {f"normprobe/alarm/{alarm.name}": 1.0 for alarm in alarms}
     return {name: float(value) for name, value in values.items() if value == value}

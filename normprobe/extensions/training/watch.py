@@ -33,6 +33,7 @@ from torch.utils.hooks import RemovableHandle
 from normprobe.errors import NormprobeError
 from normprobe.extensions.training.alarms import Alarm, Judge
 from normprobe.extensions.training.beside import Hook, Stopped, before_step, call, never_fatal
+from normprobe.extensions.training.loggers import chosen, logger_of
 from normprobe.extensions.training.measure import (
     ForwardReader,
     UpdateReader,
@@ -85,8 +86,10 @@ class Watch:
         model: that trains, wrapped or not: a transformers model, or one of PEFT. Watch it before
             ``torch.compile`` first runs.
         every: steps from one measurement to the next; the first step is measured.
-        log: what else gets the numbers: a function of a dict, such as ``wandb.log``, or a
-            TensorBoard ``SummaryWriter``. The run folder has them in any case.
+        log: what else gets the numbers, of ``loggers.logger_of``: a function of a dict, a run of
+            W&B, the module of MLflow, a ``SummaryWriter``, a ``.jsonl`` or ``.prom`` file. The run
+            folder has them in any case.
+        keys: which numbers: patterns such as ``layers/visual/*``, ``*`` for all; none: a dozen.
         output: the run folder. ``auto``: below ``runs/``; None: the run stays in memory. A folder
             that holds a training goes on: what it had from the same step on is replaced.
         on_alarm: ``stop``: the next forward raises what was wrong.
@@ -115,13 +118,14 @@ class Watch:
         special_token_ids: Iterable[int] = (),
         named: Mapping[str, Any] | None = None,
         processor: Any = None,
+        keys: Iterable[str] = (),
     ) -> None:
         if every < 1:
             raise NormprobeError(f"every={every}: expected at least 1 step", "pass every=100")
         if on_alarm not in ("warn", "stop"):
             raise NormprobeError(f"on_alarm={on_alarm!r}: no such choice", "pass warn or stop")
         self.every, self.step, self.alarms = every, 0, list[Alarm]()
-        self._log = partial(_scalars, log) if hasattr(log, "add_scalar") else log
+        self._log, self._keys = None if log is None else logger_of(log), [*keys]
         self._stops = on_alarm == "stop"
         refuse_hidden_weights(model)  # as it was given: the next line takes wrappers off
         self._root = root = extract_model_from_parallel(model, keep_torch_compile=False)
@@ -302,7 +306,8 @@ class Watch:
             self._write()
         if self._log is not None:
             try:
-                self._log(log_values(step, rows, self.alarms))
+                alarms = [alarm for alarm in self.alarms if alarm.step == step]
+                self._log(chosen(log_values(step, rows, alarms), self._keys), alarms)
             except Exception as error:  # it is anybody's
                 self._log = None
                 warn(self._store, f"step {step}: the logger failed and gets no more: {error!r}")
@@ -487,8 +492,3 @@ watch = Watch
 
 def _at_exit(end: "weakref.WeakMethod[Callable[..., None]]") -> None:
     call(end, complete=getattr(sys, "last_value", None) is None)  # else an exception came here
-
-
-def _scalars(writer: Any, values: dict[str, float]) -> None:
-    for name, value in values.items():
-        writer.add_scalar(name, value, int(values["normprobe/step"]))

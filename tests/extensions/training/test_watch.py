@@ -651,7 +651,7 @@ def test_a_loss_that_is_not_finite_is_told_on_any_step() -> None:
 def test_a_run_folder_that_reads_as_any_run(tmp_path: Path) -> None:
     logged: list[dict[str, float]] = []
     model = tiny_model("llava_next").train()
-    with watch(model, 2, logged.append, output=tmp_path / "run") as seen:
+    with watch(model, 2, logged.append, output=tmp_path / "run", keys=["*"]) as seen:
         train(model, 5)
     run = load_run(tmp_path / "run")
     assert run.record["status"] == "complete"
