@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from normprobe.extensions.cause.effect_intervals import FEWEST_SHOWN, unseen
 from normprobe.extensions.cause.effect_numbers import effects, on_map, outcomes, which
 from normprobe.report.ratio_words import brackets
 from normprobe.report.verdict import Finding
 from normprobe.runs.run_folder import RunStore
-from normprobe.statistics.effects import FEWEST_SHOWN, unseen
 from normprobe.tidy import QUANTITY, select
 
 #: What others are read against, and how it is named.

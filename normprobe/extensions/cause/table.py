@@ -8,17 +8,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.errors import NormprobeError
-from normprobe.extensions.cause.measure import ANGLES, OUTCOMES
-from normprobe.model.intervention_plan import BLANK, DOSED, PLACEBO, UNTOUCHED
-from normprobe.report.ratio_words import ALIKE
-from normprobe.statistics.bootstrap import LINEAR, Array, Held, band, interval
-from normprobe.statistics.effects import (
+from normprobe.extensions.cause.effect_intervals import (
     ONE_WON_ONE_LOST,
     TWO_OF_EACH,
     beyond,
     mean_interval,
     share_interval,
 )
+from normprobe.extensions.cause.measure import ANGLES, OUTCOMES
+from normprobe.model.intervention_plan import BLANK, DOSED, PLACEBO, UNTOUCHED
+from normprobe.report.ratio_words import ALIKE
+from normprobe.statistics.bootstrap import LINEAR, Array, Held, band, interval
 from normprobe.statistics.resampling import Resampled, scale_of
 from normprobe.tidy import BAND, INTERVAL, QUANTITY, declared
 

@@ -22,7 +22,7 @@ from normprobe.schema import TEXT, VISUAL
 #: Gets the numbers of a step by name, and what was wrong at it.
 Logger = Callable[[Mapping[str, float], Sequence[Alarm]], object]
 
-STEP = "normprobe/step"
+_STEP = "normprobe/step"
 
 
 def logger_of(log: Any) -> Logger:
@@ -39,7 +39,7 @@ def logger_of(log: Any) -> Logger:
     if hasattr(log, "add_scalar"):
         return lambda values, _: _scalars(log, values)
     if hasattr(log, "log_metrics"):
-        return lambda values, _: log.log_metrics(dict(values), step=int(values[STEP]))
+        return lambda values, _: log.log_metrics(dict(values), step=int(values[_STEP]))
     if hasattr(log, "alert"):
         return lambda values, alarms: _with_alerts(log, values, alarms)
     if isinstance(log, str | Path) and Path(log).suffix in _FILES:
@@ -54,7 +54,7 @@ def logger_of(log: Any) -> Logger:
     )
 
 
-def chosen(values: Mapping[str, float], keys: Iterable[str]) -> dict[str, float]:
+def logged(values: Mapping[str, float], keys: Iterable[str]) -> dict[str, float]:
     """The numbers of a step that are logged; its number and its alarms always are.
 
     Args:
@@ -92,7 +92,7 @@ def _usual(names: Iterable[str]) -> list[str]:
 
 def _scalars(writer: Any, values: Mapping[str, float]) -> None:
     for name, value in values.items():
-        writer.add_scalar(name, value, int(values[STEP]))
+        writer.add_scalar(name, value, int(values[_STEP]))
 
 
 def _with_alerts(run: Any, values: Mapping[str, float], alarms: Sequence[Alarm]) -> None:

@@ -33,7 +33,7 @@ from torch.utils.hooks import RemovableHandle
 from normprobe.errors import NormprobeError
 from normprobe.extensions.training.alarms import Alarm, Judge
 from normprobe.extensions.training.beside import Hook, Stopped, before_step, call, never_fatal
-from normprobe.extensions.training.loggers import chosen, logger_of
+from normprobe.extensions.training.loggers import logged, logger_of
 from normprobe.extensions.training.measure import (
     ForwardReader,
     UpdateReader,
@@ -307,7 +307,7 @@ class Watch:
         if self._log is not None:
             try:
                 alarms = [alarm for alarm in self.alarms if alarm.step == step]
-                self._log(chosen(log_values(step, rows, alarms), self._keys), alarms)
+                self._log(logged(log_values(step, rows, alarms), self._keys), alarms)
             except Exception as error:  # it is anybody's
                 self._log = None
                 warn(self._store, f"step {step}: the logger failed and gets no more: {error!r}")

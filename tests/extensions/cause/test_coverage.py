@@ -9,7 +9,7 @@ from support.processors import make_processor
 
 from experiments.effects import WORLDS, claims, coverage, null_run
 from normprobe import Probe
-from normprobe.statistics.effects import FEWEST_SHOWN, unseen
+from normprobe.extensions.cause.effect_intervals import FEWEST_SHOWN, unseen
 
 SETS = 60  # of 200 in docs/explanation/statistics.md
 

@@ -10,7 +10,7 @@ import pytest
 
 from normprobe import NormprobeError
 from normprobe.extensions.training.alarms import Alarm
-from normprobe.extensions.training.loggers import chosen, logger_of
+from normprobe.extensions.training.loggers import logged, logger_of
 
 VALUES = {
     "normprobe/step": 4.0,
@@ -31,7 +31,7 @@ ALARM = Alarm(4, "growth", "visual", "the norm of visual tokens grew by 12")
 
 
 def test_a_dozen_numbers_are_logged_unless_others_are_named() -> None:
-    usual = chosen(VALUES, ())
+    usual = logged(VALUES, ())
     layers = [name.removeprefix("normprobe/layers/") for name in usual if "/layers/" in name]
     assert sorted(layers) == [
         *("text/angle/1", "text/angle/8", "text/norm/0", "text/norm/8"),
@@ -42,8 +42,8 @@ def test_a_dozen_numbers_are_logged_unless_others_are_named() -> None:
         *("normprobe/step", "normprobe/alarm/growth"),
         *("normprobe/gradient/projector", "normprobe/update/projector"),
     }
-    assert chosen(VALUES, ["*"]) == VALUES
-    named = chosen(VALUES, ["layers/visual/norm/*", "gradient/*"])
+    assert logged(VALUES, ["*"]) == VALUES
+    named = logged(VALUES, ["layers/visual/norm/*", "gradient/*"])
     assert len(named) == 9 + 3 + 2
     assert named.items() <= VALUES.items()
 

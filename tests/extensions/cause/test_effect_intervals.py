@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from normprobe.statistics.bootstrap import draw_weights
-from normprobe.statistics.effects import (
+from normprobe.extensions.cause.effect_intervals import (
     FEWEST_CARRIERS,
     ONE_WON_ONE_LOST,
     TWO_OF_EACH,
@@ -13,6 +12,7 @@ from normprobe.statistics.effects import (
     mean_interval,
     share_interval,
 )
+from normprobe.statistics.bootstrap import draw_weights
 
 
 def drawn(values):
