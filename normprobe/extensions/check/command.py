@@ -141,10 +141,14 @@ def states(
         typer.Option(min=1, help="Processes of the engine that share the model.", metavar="N"),
         Needs("engine"),
     ] = 1,
+    export_inputs: Annotated[
+        bool,
+        typer.Option("--export-inputs", help="Also ids, pixels, positions, masks: safetensors."),
+    ] = False,
     script: Annotated[
         bool,
         typer.Option("--script", help="Print what saves an engine's states: one file of Python."),
-        Excludes("output", "engine"),
+        Excludes("output", "engine", "export_inputs"),
     ] = False,
     *,
     sampling: Annotated[Sampling, only(Sampling, *_DRAWN[:4]), Starting(data=None)],
@@ -170,7 +174,7 @@ def states(
 
         asked = {name: getattr(sampling, name) for name in _DRAWN[:4]}
         asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
-        names = write_prompts(probe, output, **asked)
+        names = write_prompts(probe, output, export_inputs=export_inputs, **asked)
         if engine is None:
             console.data(f"python {output / SCRIPT} {output} --engine vllm")
             return

@@ -1,10 +1,14 @@
 """What another engine is asked, so that its states can be held against the model's."""
 
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from safetensors.torch import save
+from torch import Tensor
 
 from normprobe.data.data_set import open_data
 from normprobe.data.sample import Sample
@@ -15,20 +19,23 @@ from normprobe.inputs.prefetch import batches
 from normprobe.probe import Probe
 from normprobe.runs.files import write_by_rename
 from normprobe.runs.model_source import CheckpointSource
-from normprobe.tensors import find_named
+from normprobe.tensors import find_named, flattened
 
 #: What is copied into a folder of prompts, for an environment without normprobe.
 SCRIPT = "states.py"
 _BY_HAND = "save the states by hand: docs/how-to/engines.md"
-_PICTURES = "pictures"
+_PICTURES, _INPUTS = "pictures", "inputs"
 
 
-def write_prompts(probe: Probe, folder: Path, **sampling: Any) -> list[str]:
+def write_prompts(
+    probe: Probe, folder: Path, *, export_inputs: bool = False, **sampling: Any
+) -> list[str]:
     """Write what an engine has to be asked into a folder, with what runs it; the samples' ids.
 
     Args:
         probe: of the model.
         folder: a new one, or one of earlier prompts, whose states are then those of others.
+        export_inputs: write what the processor makes of each sample, too.
         sampling: as ``Probe.measure`` takes it.
 
     Raises:
@@ -51,10 +58,13 @@ def write_prompts(probe: Probe, folder: Path, **sampling: Any) -> list[str]:
                 f"pass other --data, or {_BY_HAND}",
             )
         text, special = builder.prompt(sample)
+        file = f"{file_of(sample.id)}.safetensors"
+        if export_inputs:
+            write_by_rename(folder / _INPUTS / file, save(_tensors(inputs)))
         samples.append(
             {
                 "id": sample.id,
-                "file": f"{file_of(sample.id)}.safetensors",
+                "file": file,
                 "prompt": text,
                 "add_special_tokens": special,
                 "input_ids": find_named(inputs, "input_ids")[0].tolist(),
@@ -94,6 +104,15 @@ def file_of(sample_id: str) -> str:
     if all(part.strip(".") for part in parts):
         return "/".join(parts)
     return quote(sample_id, "", errors="surrogatepass")
+
+
+def _tensors(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Every tensor of a batch under a dotted name, those of a list by their number."""
+    flat = flattened(inputs)
+    for name, value in list(flat.items()):
+        if isinstance(value, list | tuple):
+            flat |= {f"{name}.{number}": each for number, each in enumerate(value)}
+    return {n: t.contiguous().clone() for n, t in flat.items() if isinstance(t, Tensor)}
 
 
 def _named(probe: Probe) -> tuple[str, str | None]:

@@ -17,6 +17,8 @@ from support.processors.tokenizer import character_tokenizer
 from support.tiny_models import BOS, EOS, PAD, tiny_model
 from torch import Tensor, nn
 
+from normprobe import Probe
+from normprobe.data.data_set import open_data
 from normprobe.extensions.check import engine_states
 from normprobe.extensions.check.engine_states import (
     Unexpected,
@@ -101,6 +103,21 @@ def other_pixels(tensors: dict[str, Tensor], told: dict[str, str]) -> Any:
 
 def louder(tensors: dict[str, Tensor], told: dict[str, str]) -> Any:
     return tensors | {"layer_3": 1.01 * tensors["layer_3"]}, told
+
+
+def test_inputs_are_exported_to_the_last_bit(tmp_path: Path) -> None:
+    done = invoke("states", "specimen", "-n", "2", "-o", tmp_path / "out", "--export-inputs")
+    assert done.exit_code == 0, done.output
+    asked = json.loads((tmp_path / "out/prompts.json").read_text())["samples"]
+    builder = Probe("specimen").source.builder
+    samples = {sample.id: sample for sample in open_data("sample")}
+    for each in asked:
+        found = load_file(tmp_path / "out/inputs" / each["file"])
+        expected = builder.build([samples[each["id"]]])
+        assert set(found) == set(expected) >= {"input_ids", "attention_mask", "pixel_values"}
+        for name, tensor in expected.items():
+            assert torch.equal(found[name], tensor)
+        assert found["input_ids"].flatten().tolist() == each["input_ids"]
 
 
 def test_states_that_are_one_layer_late_are_named(folder: Path) -> None:
