@@ -189,8 +189,7 @@ class Asked:
             help="Interventions: scale, scale-to-text, scale-text, norm-at-layer, gain, freeze, "
             "freeze-layer, freeze-text, freeze-attention, freeze-mlp, random-updates, knockout, "
             "knockout-layer, swap, swap-norms, patch-layer, permute, blank, placebo; scale=3: that "
-            "dose, freeze@12-20: in those layers. Default: scale, scale-to-text, norm-at-layer, "
-            "freeze, blank, placebo.",
+            "dose, freeze@12-20: in those layers. Default: six of them.",
             metavar="NAME,NAME",
         ),
     ] = None
@@ -198,7 +197,7 @@ class Asked:
         bool,
         typer.Option(
             "--answer",
-            help="Also what the model answers by itself, greedily: accuracy under each of these.",
+            help="Also its own greedy answers.",
         ),
     ] = False
     align: Annotated[

@@ -23,8 +23,8 @@ OPTIONS = {
     "layers": f"--also --by --tower --align --map --verify {PROMPTED} --data --prompt {DRAW} "
     f"--skip-bad --batch-size -b --workers {ANY} {FOLDER} --resume --strict --format --theory "
     f"{QUIET}",
-    "cause": f"--do --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b --workers "
-    f"{ANY} {FOLDER} --resume --strict {SHOWN}",
+    "cause": f"--do --answer --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b "
+    f"--workers {ANY} {FOLDER} --resume --strict {SHOWN}",
     "check": f"--against --against-dtype --fake-quant --states --tolerance {PROMPTED} --data "
     f"--prompt {DRAW} --workers {ANY} --write --junit {SHOWN}",
     "states": f"--engine --tensor-parallel --export-inputs --script {PROMPTED} --data --prompt "
@@ -42,7 +42,7 @@ OPTIONS = {
     "survey": f"--measure {PROMPTED.replace('--revision ', '')} --data --prompt {DRAW} --skip-bad "
     f"--batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume --strict {SHOWN}",
     "inspect": f"--weights {MODEL} {SHOWN}",
-    "inputs": f"--revision --trust-remote-code {ON} --write {QUIET}",
+    "inputs": f"--revision --trust-remote-code --part {ON} --write {QUIET}",
     "watch": "--snippet --quiet -q --help -h",
     "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
     "report": f"{FOLDER} {QUIET}",

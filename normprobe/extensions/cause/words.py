@@ -230,7 +230,8 @@ def _effect(
     (first, *_), _ = rounded(numbers, outcome.scale, outcome.decimals)
     if first.sign is None:
         outcome, rows, numbers = told[0]
-    changed = " or ".join(dict.fromkeys(of.changed for of, *_ in told))
+    *others, last = dict.fromkeys(of.changed for of, *_ in told)
+    changed = " or ".join(filter(None, (", ".join(others), last)))
     words = f"{subject} {_does(outcome, numbers, changed)}{which(rows)}."
     held = {
         f"{of.quantity}{which(these.iloc[[place]])}": number

@@ -51,7 +51,7 @@ def test_the_four_answers_are_told_apart(run_of, name):
     verdict = run_of(planted.CASES[name]()).verdict
     said, of = str(verdict), {each.name: each.numbers for each in verdict.findings}
     inert, harmful, used = (word in name.split("-") for word in ("inert", "harmful", "used"))
-    turned = re.search(r"Text turns [\d.]+ to ([\d.]+) x as fast as visual tokens untouched", said)
+    turned = re.search(r"Text turns [\d.]+ to ([\d.]+) x as fast as visual tokens;", said)
     assert (float(turned[1]) > 20) == inert
     gained = of.get("more.gains", {}).get("nll")
     assert (gained is not None and round(-gained.value, 2) == 0.35) == harmful
