@@ -188,7 +188,8 @@ def rank_correlation_of(first: Array, second: Array) -> float:
     """Spearman's, ties at their mean rank; NaN where one of them is constant."""
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return np.nan
-    return float(pd.Series(first).corr(pd.Series(second), method="spearman"))
+    pairs = pd.DataFrame({"first": first, "second": second}).dropna().rank()  # without scipy
+    return float(pairs["first"].corr(pairs["second"]))
 
 
 def rows(seen: FollowedTokens, sample_ids: Sequence[str] | None) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """The way of visual tokens against layouts by hand, own hooks and eager weights, in float64."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,12 @@ from support.pictured import SIZE, loaded, sample
 
 from normprobe import NormprobeError
 from normprobe.extensions.pictures.follow.join import BeforeDecoder
-from normprobe.extensions.pictures.follow.measure import FollowedTokens, observer, rows
+from normprobe.extensions.pictures.follow.measure import (
+    FollowedTokens,
+    observer,
+    rank_correlation_of,
+    rows,
+)
 from normprobe.extensions.pictures.follow.shown import draw_follow, verdict
 from normprobe.extensions.pictures.follow.table import tables
 from normprobe.inputs.on_device import inputs_for
@@ -218,6 +224,16 @@ def test_ratios_are_those_of_means_over_samples():
         assert found["mean"].item() == pytest.approx(expected)
         assert found["samples"].item() == 5
         assert found["band_low"].item() <= found["low"].item() < expected
+
+
+def test_rank_correlations_need_no_scipy(monkeypatch):
+    """Which normprobe does not depend on."""
+    random = np.random.default_rng(0)
+    first, second = random.integers(0, 5, (2, 30)).astype(float)  # with ties
+    expected = spearmanr(first, second).statistic
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    assert rank_correlation_of(first, second) == pytest.approx(expected)
 
 
 def test_rank_correlations_are_spearmans():
