@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normprobe.measurements.measurement import SampleMeasurement, ShownModule
-from normprobe.model.load.required_tensors import Needs, forward_to_last_layer
-from normprobe.schema import VISION_LANGUAGE
+from normprobe.extensions.pictures.picture_measurement import PictureMeasurement
+from normprobe.measurements.measurement import ShownModule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from normprobe.inputs.builder import InputBuilder
 
 
-class Follow(SampleMeasurement):
+class Follow(PictureMeasurement):
     """Each visual token through vision tower, projector and decoder layers."""
 
     name = "follow"
@@ -24,15 +23,7 @@ class Follow(SampleMeasurement):
     Do tokens that are loud behind the tower stay loud, and does text attend to them more than to
     quiet ones beside them?
     """
-    measures = ("decoder_layers", "vision_encoder")
-    kinds = (VISION_LANGUAGE,)
-    reads_samples = True
-    needs_images = True
     section_tables = section_figures = ("follow",)
-
-    @property
-    def needs(self) -> Needs:
-        return forward_to_last_layer
 
     @property
     def shown(self) -> ShownModule:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.data.sample import Sample
-from normprobe.errors import NormprobeError
 from normprobe.extensions.pictures.follow.join import Array, BeforeDecoder, Join, NotJoined
 from normprobe.extensions.pictures.watched import run_watched
 from normprobe.hooks import on_input, on_output
@@ -41,8 +40,6 @@ OF_REST, OF_TWINS = "rest_", "twin_"
 #: Rank correlations over the visual tokens of a sample: of the norm here, or of what is received.
 NORM_RANKS = ("tower_norm", "projector_norm", "input_norm")
 RECEIVED_RANKS = ("attention_tower_norm", "attention_norm", "value_tower_norm")
-
-UNFOLLOWED = "left_out"
 
 #: By stage and layer: ``[visual tokens]``.
 _Places = dict[tuple[str, int], Array]
@@ -261,18 +258,3 @@ def _beside(
         found[OF_REST + name] = float(rest.mean()) if len(rest) else np.nan
         found[OF_TWINS + name] = float(np.mean(beside)) if beside else np.nan
     return found
-
-
-def require_some(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of samples that were measured.
-
-    Raises:
-        NormprobeError: none was.
-    """
-    out, measured = rows[rows[UNFOLLOWED] != ""], rows[rows[UNFOLLOWED] == ""]
-    if measured.empty:
-        raise NormprobeError(
-            f"no sample could be followed; {out['sample_id'].iloc[0]}: {out[UNFOLLOWED].iloc[0]}",
-            "normprobe interface and layers measure each stage by itself",
-        )
-    return measured

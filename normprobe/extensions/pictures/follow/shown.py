@@ -10,6 +10,7 @@ from rich.console import Console
 
 from normprobe.errors import number_of
 from normprobe.extensions.pictures.follow.measure import DECODER, LOUDEST, PROJECTOR, QUIET, TOWER
+from normprobe.extensions.pictures.sample_tables import print_left_out
 from normprobe.report.charts import Curve, Panel, charts, draw_panels
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
@@ -19,7 +20,7 @@ from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.ratio_words import Words, brackets, estimate_of, ratios_by_layer
 from normprobe.report.readable import significant
 from normprobe.report.sentences import Told, layer_findings, layers_headline
-from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer, print_notes
+from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TEXT, VISUAL
@@ -224,9 +225,7 @@ def show(run: RunStore, console: Console) -> None:
             title = f"Visual tokens in the {stage} ({samples})"
             notes = _NOTES if stage == DECODER else ()
             print_by_layer(title, rows, columns, console, notes, "follow.csv")
-    if run.has_table("left_out"):
-        out = number_of(len(run.table("left_out")), "sample")
-        print_notes(console, f"{out} left out: left_out.csv says why.")
+    print_left_out(run, console)
 
 
 def section(run: RunStore) -> list[Markup]:

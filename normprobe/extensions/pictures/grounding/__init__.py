@@ -3,13 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normprobe.measurements.measurement import (
-    ComparedModule,
-    SampleMeasurement,
-    ShownModule,
-)
-from normprobe.model.load.required_tensors import Needs, forward_to_last_layer
-from normprobe.schema import VISION_LANGUAGE
+from normprobe.extensions.pictures.picture_measurement import PictureMeasurement
+from normprobe.measurements.measurement import ComparedModule, ShownModule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +13,7 @@ if TYPE_CHECKING:
     from normprobe.inputs.builder import InputBuilder
 
 
-class Grounding(SampleMeasurement):
+class Grounding(PictureMeasurement):
     """A word and the part of the picture that it means: cosine and attention score by layer."""
 
     name = "grounding"
@@ -28,16 +23,8 @@ class Grounding(SampleMeasurement):
     Samples have a word of the prompt and a box around what it means: --data boxes (bundled), JSON
     lines with word and box, or RefCOCO as JSON.
     """
-    measures = ("decoder_layers", "vision_encoder")
-    kinds = (VISION_LANGUAGE,)
     data = "boxes"
-    reads_samples = True
-    needs_images = True
     section_tables = ("grounding",)
-
-    @property
-    def needs(self) -> Needs:
-        return forward_to_last_layer
 
     @property
     def shown(self) -> ShownModule:

@@ -18,6 +18,11 @@ from torch import Tensor
 
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
+from normprobe.extensions.pictures.sample_tables import (
+    LEFT_OUT,
+    left_out_table,
+    measured_rows,
+)
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import moved_to
@@ -37,8 +42,6 @@ from normprobe.tidy import Numbers, declared, tidy
 QUANTITIES = ("cosine", "score")
 #: Where the visual token lies, and inside - outside.
 SIDES = ("inside", "outside", "gap")
-
-LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True)
@@ -217,18 +220,9 @@ _MEANS = tuple(f"{quantity}_{side}" for quantity in QUANTITIES for side in SIDES
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``grounding`` contains."""
-    out = rows[rows[LEFT_OUT] != ""]
-    measured = rows[rows[LEFT_OUT] == ""]
-    if measured.empty:
-        raise NormprobeError(
-            f"no sample could be measured; {out['sample_id'].iloc[0]}: {out[LEFT_OUT].iloc[0]}",
-            "pass other --data, with boxes around parts of the picture",
-        )
-    found = {"grounding": grounding_table(measured)}
-    if len(out):
-        reasons = out[["sample_id", LEFT_OUT]].rename(columns={LEFT_OUT: "reason"})
-        found[LEFT_OUT] = reasons.reset_index(drop=True)
-    return found
+    remedy = "pass other --data, with boxes around parts of the picture"
+    measured = measured_rows(rows, "measured", remedy)
+    return {"grounding": grounding_table(measured), **left_out_table(rows)}
 
 
 def grounding_table(rows: pd.DataFrame) -> pd.DataFrame:

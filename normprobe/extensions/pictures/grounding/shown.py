@@ -10,6 +10,7 @@ from rich.console import Console
 
 from normprobe.errors import number_of
 from normprobe.extensions.pictures.grounding.measure import QUANTITIES
+from normprobe.extensions.pictures.sample_tables import print_left_out
 from normprobe.report.charts import Curve, Panel, charts, draw_panels
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
@@ -24,7 +25,6 @@ from normprobe.report.terminal import (
     BandColumn,
     NumberColumn,
     print_by_layer,
-    print_notes,
 )
 from normprobe.report.verdict import OPEN, Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
@@ -175,9 +175,7 @@ def show(run: RunStore, console: Console) -> None:
         notes.append("No scores: this model returns attention weights alone.")
     title = "Words and what they mean" + ALIGNED * ("alignment" in run.record)
     print_by_layer(title, grounding, _COLUMNS, console, notes, "grounding.csv")
-    if run.has_table("left_out"):
-        out = number_of(len(run.table("left_out")), "sample")
-        print_notes(console, f"{out} left out: left_out.csv says why.")
+    print_left_out(run, console)
 
 
 def section(run: RunStore) -> list[Markup]:

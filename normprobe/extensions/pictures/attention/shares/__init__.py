@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normprobe.measurements.measurement import SampleMeasurement, ShownModule
-from normprobe.model.load.required_tensors import Needs, forward_to_last_layer
-from normprobe.schema import VISION_LANGUAGE
+from normprobe.extensions.pictures.picture_measurement import PictureMeasurement
+from normprobe.measurements.measurement import ShownModule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,21 +13,13 @@ if TYPE_CHECKING:
     from normprobe.inputs.builder import InputBuilder
 
 
-class Shares(SampleMeasurement):
+class Shares(PictureMeasurement):
     """Attention to pictures over many samples; ``attention --data`` measures it."""
 
     name = "shares"
     asked_of = "attention"
     summary = "How much text attends to pictures in each decoder layer, over many samples."
-    measures = ("decoder_layers", "vision_encoder")
-    kinds = (VISION_LANGUAGE,)
-    reads_samples = True
-    needs_images = True
     section_tables = section_figures = ("shares",)
-
-    @property
-    def needs(self) -> Needs:
-        return forward_to_last_layer
 
     @property
     def shown(self) -> ShownModule:

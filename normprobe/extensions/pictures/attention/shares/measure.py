@@ -19,6 +19,11 @@ from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.extensions.pictures.attention.measure import own_tokens, parts_by_image
 from normprobe.extensions.pictures.attention.reader import Reader
+from normprobe.extensions.pictures.sample_tables import (
+    left_out_table,
+    means_table,
+    measured_rows,
+)
 from normprobe.extensions.pictures.watched import run_watched
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import moved_to
@@ -27,9 +32,9 @@ from normprobe.model.first_forward import check_forward
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.token_places import text_after_image
 from normprobe.schema import IMAGE, TEXT, VISUAL
-from normprobe.statistics.resampling import Resampled, Together, add_intervals
+from normprobe.statistics.resampling import Together
 from normprobe.statistics.token_metrics import in_group, token_norms
-from normprobe.tidy import Numbers, declared, tidy
+from normprobe.tidy import declared
 
 Array = NDArray[np.float64]
 
@@ -42,8 +47,6 @@ _RATIOS = {
     "key_norm_ratio": ("visual_key_norm", "text_key_norm"),
 }
 _BANDS = ("share", "share_of_content", "entropy", *_RATIOS)
-
-_LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True)
@@ -197,50 +200,28 @@ def rows(seen: SeenShares, sample_ids: Sequence[str] | None) -> pd.DataFrame:
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Everything that a run contains."""
-    out, measured = rows[rows[_LEFT_OUT] != ""], rows[rows[_LEFT_OUT] == ""]
-    if measured.empty:
-        raise NormprobeError(
-            f"no sample could be measured; {out['sample_id'].iloc[0]}: {out[_LEFT_OUT].iloc[0]}",
-            "pass other --data, with pictures",
-        )
+    measured = measured_rows(rows, "measured", "pass other --data, with pictures")
     heads, pictures = measured[measured["head"] > 0], measured[measured[IMAGE] > 0]
     by_sample = ["sample_id", "image_hash", "layer"]
     of_layers = heads.groupby(by_sample, dropna=False, sort=False)[[*_OF_LAYERS]].mean()
+    together = [Together([each]) for each in _BANDS]
     found = {
-        "shares": _table("shares", of_layers.reset_index(), ["layer"], _OF_LAYERS),
+        "shares": _table("shares", of_layers.reset_index(), ["layer"], _OF_LAYERS, together),
         "share_heads": _table("share_heads", heads, ["layer", "head"], _OF_HEADS),
     }
     if len(pictures):
         keys = ["layer", "images", IMAGE]
         found["share_images"] = _table("share_images", pictures, keys, ["share"])
-    if len(out):
-        reasons = out[["sample_id", _LEFT_OUT]].rename(columns={_LEFT_OUT: "reason"})
-        found[_LEFT_OUT] = reasons.reset_index(drop=True)
-    return found
+    return found | left_out_table(rows)
 
 
 def _table(
-    name: str, rows: pd.DataFrame, keys: list[str], quantities: Sequence[str]
+    name: str,
+    rows: pd.DataFrame,
+    keys: list[str],
+    quantities: Sequence[str],
+    together: Sequence[Together] = (),
 ) -> pd.DataFrame:
-    """Means over samples, with intervals, and the bands that are declared, over images."""
-    declaration = declared(__package__)[name]
+    """Means over samples, and what is a ratio of two of them."""
     cells = rows[keys].drop_duplicates().sort_values(keys).reset_index(drop=True)
-    resampled = Resampled(cells, rows, keys)
-    draws = {each: resampled.means(each, by_tokens=False) for each in quantities}
-    held = {each: resampled.holding(each) for each in quantities}
-    for ratio, (above, below) in _RATIOS.items():
-        if ratio in declaration.numbers:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                draws[ratio] = draws[above] / draws[below]
-            held[ratio] = held[above] & held[below]
-            rows = rows.assign(**{ratio: rows[above] + rows[below]})
-    counts = rows.groupby(keys)[[*draws]].count()
-    names = [each for each in declaration.numbers if each in draws]
-    numbers: Numbers = {
-        each: {"mean": draws[each][0], "samples": counts[each].to_numpy()} for each in names
-    }
-    drawn = {(each, "mean"): draws[each] for each in names}
-    together = [Together([each]) for each in names if each in _BANDS and name == "shares"]
-    of_means = {(each, "mean"): held[each] for each in names}
-    add_intervals(numbers, drawn, resampled.units, of_means, together, table=declaration)
-    return tidy(cells, numbers)
+    return means_table(declared(__package__)[name], cells, rows, quantities, _RATIOS, together)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from normprobe.errors import number_of
+from normprobe.extensions.pictures.sample_tables import print_left_out
 from normprobe.report.charts import Curve, Panel, charts, draw_panels
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
@@ -17,7 +18,7 @@ from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.ratio_words import Words, brackets, ratios_by_layer
 from normprobe.report.readable import significant
 from normprobe.report.sentences import Told, layer_findings, layers_headline
-from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer, print_notes
+from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import STRUCTURAL, TEXT, VISUAL
@@ -130,9 +131,7 @@ def show(run: RunStore, console: Console) -> None:
     samples = number_of(int(shares["samples"].max()), "sample")
     title = f"Attention of text to pictures ({samples})"
     print_by_layer(title, shares, _COLUMNS, console, _NOTES, "shares.csv")
-    if run.has_table("left_out"):
-        out = number_of(len(run.table("left_out")), "sample")
-        print_notes(console, f"{out} left out: left_out.csv says why.")
+    print_left_out(run, console)
 
 
 def section(run: RunStore) -> list[Markup]:
