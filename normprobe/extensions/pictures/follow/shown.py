@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from math import nan
 
 import pandas as pd
 from markupsafe import Markup
@@ -17,14 +18,14 @@ from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS, series_look
 from normprobe.report.page.blocks import curves, heading, note
 from normprobe.report.page.blocks import shown_table as shown
-from normprobe.report.ratio_words import Words, brackets, estimate_of, ratios_by_layer
+from normprobe.report.ratio_words import Estimate, Words, brackets, ratios_by_layer
 from normprobe.report.readable import significant
 from normprobe.report.sentences import Told, layer_findings, layers_headline
 from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TEXT, VISUAL
-from normprobe.tidy import select
+from normprobe.tidy import BAND, select
 
 # --- in words ------------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ def _stays_loud(ranks: pd.DataFrame) -> Finding:
     places = {"at the decoder input": 0, "behind the last layer": int(layers.max())}
     told, numbers = [], {}
     for where, layer in places.items():
-        number = estimate_of(ranks, "tower_norm", stage=DECODER, layer=layer)
+        number = _rank_correlation(ranks, "tower_norm", layer)
         if number.value == number.value:
             told.append(f"{_correlation(number.value, number.low, number.high)} {where}")
             numbers[f"layer {layer}"] = number
@@ -114,11 +115,17 @@ def _loud_is_read(ranks: pd.DataFrame) -> Finding:
         return Finding("read", "")
     most = rows.iloc[int(rows["mean"].abs().to_numpy().argmax())]
     layer = int(most["layer"])
-    number = estimate_of(ranks, "attention_tower_norm", stage=DECODER, layer=layer)
+    number = _rank_correlation(ranks, "attention_tower_norm", layer)
     told = _correlation(number.value, number.low, number.high)
     where = f"is furthest from 0 in layer {layer}: {told}"
     words = f"That of attention with norms behind the tower {where}."
     return Finding("read", words, {f"layer {layer}": number})
+
+
+def _rank_correlation(ranks: pd.DataFrame, quantity: str, layer: int) -> Estimate:
+    """That of a decoder layer, with its band over all layers: the layer may be the most of many."""
+    rows = select(ranks, quantity, stage=DECODER, layer=layer)
+    return Estimate(*rows[["mean", *BAND]].iloc[0]) if len(rows) else Estimate(nan)
 
 
 def _correlation(value: float, low: float, high: float) -> str:

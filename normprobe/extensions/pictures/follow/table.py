@@ -44,11 +44,14 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     together = [Together([each], loud) for each in _RATIOS if loud.any()]
     stages = in_order(visual[["stage", "layer"]].drop_duplicates(), stage=STAGES_FOLLOWED)
     ranks = (*NORM_RANKS, *RECEIVED_RANKS)
+    in_decoder = (stages["stage"] == DECODER).to_numpy()
+    of_layers = in_decoder & (stages["layer"] > 0).to_numpy()
+    named = [Together(["tower_norm"], in_decoder), Together(["attention_tower_norm"], of_layers)]
     known = declared(__package__)
     return {
         "follow": means_table(
             known["follow"], cells, measured, ("norm", *RECEIVED), _RATIOS, together
         ),
-        "follow_ranks": means_table(known["follow_ranks"], stages, visual, ranks, {}, []),
+        "follow_ranks": means_table(known["follow_ranks"], stages, visual, ranks, {}, named),
         **left_out_table(rows),
     }

@@ -255,6 +255,26 @@ def test_rank_correlations_are_spearmans():
     assert not tables(made_rows)["follow_ranks"].empty
 
 
+def test_brackets_of_a_layer_that_was_picked_are_those_of_all_layers():
+    found = tables(made(False, 3))
+    ranks = select(found["follow_ranks"], "attention_tower_norm", stage="decoder")
+    most = ranks.loc[ranks["mean"].abs().idxmax()]
+    told = "[{band_low:.2f}, {band_high:.2f}]".format(**most)
+    assert f"layer {most['layer']}: {most['mean'] + 0.0:.2f} {told}" in said(made(False, 3))
+    assert most["band_low"] < most["low"] and most["high"] < most["band_high"]
+
+
+@pytest.mark.slow
+def test_where_attention_follows_nothing_no_layer_is_called_apart():
+    """One of six layers by its own interval: in 11 of 100."""
+    apart = 0
+    for seed in range(200, 240):
+        found = tables(made(False, seed, layers=6))["follow_ranks"]
+        ranks = select(found, "attention_tower_norm", stage="decoder").query("layer > 0")
+        apart += ((ranks["band_low"] > 0) | (ranks["band_high"] < 0)).any()
+    assert apart <= 2  # 5 % of 40
+
+
 @pytest.mark.slow
 def test_registers_that_nobody_attends_to_are_not_named():
     named = sum("of visual tokens behind" in said(made(False, seed)) for seed in range(100, 140))
