@@ -316,6 +316,13 @@ class Correlation(NamedTuple):
     high: float = np.nan  # the upper end, likewise
 
 
+def spearman(first: Array, second: Array) -> float:
+    """Spearman's rank correlation, ties at their mean rank; NaN where one number never differs."""
+    ranks = pd.DataFrame(np.stack([first, second], axis=1)).rank().to_numpy().T
+    with np.errstate(invalid="ignore"):  # of numbers that never differ there is no correlation
+        return round(float(np.corrcoef(*ranks)[0, 1]), 12)  # 1, not almost 1
+
+
 def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Correlation:
     """Spearman's rank correlation of two numbers of each model; ties get their mean rank.
 
@@ -331,9 +338,7 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Correla
     models = pairs.shape[1]
     if models < FEWEST:
         return Correlation(models)
-    first_ranks, second_ranks = pd.DataFrame(pairs.T).rank().to_numpy().T
-    with np.errstate(invalid="ignore"):  # of numbers that never differ there is no correlation
-        value = round(float(np.corrcoef(first_ranks, second_ranks)[0, 1]), 12)  # 1, not almost 1
+    value = spearman(*pairs)
     if math.isnan(value):
         return Correlation(models)
     reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * math.sqrt((1 + value**2 / 2) / (models - 3))

@@ -23,6 +23,7 @@ from normprobe.model.first_forward import check_forward
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.token_places import text_after_image
 from normprobe.schema import TEXT, VISUAL
+from normprobe.statistics.bootstrap import spearman
 from normprobe.statistics.token_metrics import in_group, token_norms
 
 #: The stages in their order.
@@ -182,11 +183,9 @@ def twins_of(
 
 
 def rank_correlation_of(first: Array, second: Array) -> float:
-    """Spearman's, ties at their mean rank; NaN where one of them is constant."""
-    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return np.nan
-    pairs = pd.DataFrame({"first": first, "second": second}).dropna().rank()  # without scipy
-    return float(pairs["first"].corr(pairs["second"]))
+    """Spearman's over the tokens that have both numbers; NaN of fewer than three."""
+    both = np.isfinite(first) & np.isfinite(second)
+    return spearman(first[both], second[both]) if both.sum() > 2 else np.nan
 
 
 def rows(seen: FollowedTokens, sample_ids: Sequence[str] | None) -> pd.DataFrame:
