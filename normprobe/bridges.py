@@ -35,9 +35,14 @@ from normprobe.versions import is_line_5
 auto_docstring = importlib.import_module("transformers.utils.auto_docstring")
 
 
+def _modeling(name: str) -> str:
+    """Where transformers has the classes of a model."""
+    return f"transformers.models.{name.lower()}.modeling_{name.lower()}"
+
+
 def _of_every_attention(name: str) -> dict[str, Any]:
     """The one class of a model's attention, by the names of what it looks up."""
-    module = importlib.import_module(f"transformers.models.{name.lower()}.modeling_{name.lower()}")
+    module = importlib.import_module(_modeling(name))
     kinds = ("eager", "sdpa", "flash_attention_2")
     return dict.fromkeys(kinds, getattr(module, f"{name}Attention"))
 
@@ -71,11 +76,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     # What prunes heads went; copies of BERT import it, and no forward calls it.
     ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
     ("transformers.pytorch_utils", "find_pruneable_heads_and_indices", lambda: None),
-    (
-        "transformers.models.llama.modeling_llama",
-        "LlamaFlashAttention2",
-        "transformers.models.llama.modeling_llama:LlamaAttention",
-    ),
+    (_modeling("Llama"), "LlamaFlashAttention2", f"{_modeling('Llama')}:LlamaAttention"),
     ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13", lambda: True),
     (
         "transformers.processing_utils",
@@ -85,16 +86,12 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers.tokenization_utils", "PaddingStrategy", "transformers.utils:PaddingStrategy"),
     # One class became of a tower and of the model around it.
     *(
-        (
-            f"transformers.models.{name.lower()}.modeling_{name.lower()}",
-            f"{name}VisionTransformer",
-            f"transformers.models.{name.lower()}.modeling_{name.lower()}:{name}VisionModel",
-        )
+        (_modeling(name), f"{name}VisionTransformer", f"{_modeling(name)}:{name}VisionModel")
         for name in ("CLIP", "Siglip")
     ),
     *(
         (
-            f"transformers.models.{name}.modeling_{name}",
+            _modeling(name),
             "_expand_mask",
             "transformers.modeling_attn_mask_utils:_prepare_4d_attention_mask",
         )
@@ -102,11 +99,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     # A class for each attention became one that looks it up.
     *(
-        (
-            f"transformers.models.{name.lower()}.modeling_{name.lower()}",
-            f"{name.upper()}_ATTENTION_CLASSES",
-            partial(_of_every_attention, name),
-        )
+        (_modeling(name), f"{name.upper()}_ATTENTION_CLASSES", partial(_of_every_attention, name))
         for name in ("Llama", "Qwen2", "Mistral")
     ),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
@@ -403,6 +396,16 @@ def bridge_config_defaults(config_class: type) -> None:
     config_class.__getattr__ = missing  # type: ignore[attr-defined]
 
 
+def bridge_auto_map(config: Any) -> None:
+    """The auto classes of models that read pictures became one; keys of older ones name it, too."""
+    keys = getattr(config, "auto_map", None) or {}
+    known = {"AutoModel", *_AUTO_CLASSES} & keys.keys()
+    others = [key for key in keys if key.startswith("AutoModelFor") and key not in _AUTO_CLASSES]
+    if others and not known:
+        _note(others[0])
+        keys[_AUTO_CLASSES[0]] = keys[others[0]]
+
+
 def bridge_default_rope(module: Any) -> None:
     """Plain rotary tables have no function among those of scaled ones any more.
 
@@ -473,16 +476,6 @@ def _classes_in(module_name: str) -> Iterator[type]:
         for value in list(vars(sys.modules[module_name]).values()):
             if isinstance(value, type) and value.__module__ == module_name:
                 yield value
-
-
-def bridge_auto_map(config: Any) -> None:
-    """The auto classes of models that read pictures became one; keys of older ones name it, too."""
-    keys = getattr(config, "auto_map", None) or {}
-    known = {"AutoModel", *_AUTO_CLASSES} & keys.keys()
-    others = [key for key in keys if key.startswith("AutoModelFor") and key not in _AUTO_CLASSES]
-    if others and not known:
-        _note(others[0])
-        keys[_AUTO_CLASSES[0]] = keys[others[0]]
 
 
 def _take_from(missing_keys: Any, model: Any) -> None:

@@ -195,10 +195,7 @@ class Asked:
     ] = None
     answer: Annotated[
         bool,
-        typer.Option(
-            "--answer",
-            help="Also its own greedy answers.",
-        ),
+        typer.Option("--answer", help="Also score its own greedy answers."),
     ] = False
     align: Annotated[
         str | None,

@@ -117,6 +117,13 @@ def test_outcomes_that_say_the_same_are_one_finding_with_both_numbers() -> None:
     }
 
 
+def test_three_outcomes_that_say_the_same_are_a_list() -> None:
+    own = pd.DataFrame([row("freeze", "greedy_accuracy", ACCURACY, 0.0, 0.01, ACCURACY)])
+    told = said(pd.concat([frozen(0.0, 0.01), own], ignore_index=True))
+    listed = "no measurable effect on NLL, accuracy or accuracy of its own answers"
+    assert listed in told and " or accuracy or " not in told
+
+
 def test_layers_are_named_by_their_band_not_by_their_interval() -> None:
     told = said(at_layers((0.02, 0.01, 0.03), (0.02, -0.01, 0.05), (-0.03, -0.04, -0.02)))
     assert "in one layer costs 0.020 nats [0.010, 0.030] in layer 1." in told
