@@ -87,6 +87,10 @@ def embeddings(
 ) -> None:
     """Norms of the embedding tables, and the tokens that stand out (Tables 3, 6-8)."""
     with console.reported(display):
+        if base is not None:
+            from normprobe.model.checkpoint import require_path
+
+            require_path(base)
         probe = probe_of(model, loading)
         console.show_run(probe.embeddings(top=top, base=base, **output.on_disk), display)
 

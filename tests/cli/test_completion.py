@@ -95,6 +95,13 @@ def test_help_opens_no_checkpoint() -> None:
         pytest.param(
             "check /no/such --against was.json", "no such folder: /no/such", marks=pytest.mark.slow
         ),
+        pytest.param("check --against /no/such.json", "no such file", marks=pytest.mark.slow),
+        pytest.param(
+            "embeddings --base /no/such", "no such folder: /no/such", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "inputs /no/such --write new.py", "no such folder: /no/such", marks=pytest.mark.slow
+        ),
         pytest.param("inspect /no/such", "no such folder: /no/such", marks=pytest.mark.slow),
         pytest.param("show /no/such/run", "no such folder: /no/such/run", marks=pytest.mark.slow),
         pytest.param("verify /no/such/run", "no such folder: /no/such/run", marks=pytest.mark.slow),

@@ -89,6 +89,14 @@ def check(
             )
         if junit is not None and against is not None and junit.resolve() == Path(against).resolve():
             raise typer.BadParameter("--junit would replace what --against reads")
+        from normprobe.model.checkpoint import require_path
+
+        require_path(model)
+        if against is not None and against.endswith(".json") and not Path(against).is_file():
+            raise NormprobeError(
+                f"{against} cannot be read as a baseline: there is no such file",
+                "normprobe check MODEL --write FILE makes one",
+            )
         probe, other = probe_of(model, loading, sampling.data), None
         with console.lasting_imports():
             from normprobe.extensions.check.baseline import like_it, require_tolerance

@@ -32,6 +32,9 @@ def inputs(
     It holds what forward takes, what the processor makes, modules that may be parts, and a `build`.
     """
     with console.reported(display):
+        from normprobe.model.checkpoint import require_path
+
+        require_path(model)
         from normprobe.extensions.families.inputs_draft import begin_inputs_file
 
         told = begin_inputs_file(model, write, loading)
