@@ -11,14 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from probe_cost import bare, measure_all, ways
+from probe_cost import bare, beside_training, measure_all, ways
 from transformers import AutoModelForImageTextToText, LlavaConfig
 
+from normprobe import Probe
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
@@ -30,12 +32,14 @@ BATCHES = (1, 8)
 TRACED = 50  # samples of the run that is traced for what the device does: tracing slows the host
 
 
-def build_model() -> Any:
+def build_model(layers: int = 32) -> Any:
     """LlavaConfig's own shape: Vicuna 7B and CLIP ViT-L/14 at 336 pixels."""
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
+    config = LlavaConfig(image_token_index=3)
+    config.text_config.num_hidden_layers = layers
     with torch.device("cuda"):
-        model = AutoModelForImageTextToText.from_config(LlavaConfig(image_token_index=3))
+        model = AutoModelForImageTextToText.from_config(config)
     torch.set_default_dtype(torch.float32)
     return model.eval()
 
@@ -123,6 +127,50 @@ def idle_share(work: Any) -> float:
     return 1 - busy / 1e9 / seconds
 
 
+def measurement_table(model: Any, builder: InputBuilder, samples: int) -> list[str]:
+    """Milliseconds that a further sample costs each measurement, from JPEG to rows in memory."""
+    probe = Probe(model, builder.processor)
+    asked: dict[str, dict[str, Any]] = {
+        "interface": {},
+        "layers": {},
+        "layers --tower vision": {"tower": "vision"},
+        "shares": {},
+        "follow": {},
+        "cause --do freeze": {"do": "freeze"},
+        "cause --do blank": {"do": "blank"},
+        "cause --do gain": {"do": "gain"},
+    }
+    lines = [
+        "| measurement | ms a further sample | of a bare forward |",
+        "|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        file = str(Path(name) / "questions.jsonl")
+        data = questions(Path(name), samples)
+        ready = [inputs_for(model, builder.build([sample])) for sample in data]
+        base = seconds_of(lambda: [bare(model, inputs) for inputs in ready]) / samples
+        for words, how in asked.items():
+            measure = partial(probe.measure, words.split()[0], file, intervals=False, **how)
+            measure(limit=2)  # the warm-up
+            # What workers and tables cost, however many samples.
+            fixed = seconds_of(partial(measure, limit=samples // 2))
+            taken = (seconds_of(measure) - fixed) / (samples - samples // 2)
+            lines.append(f"| {words} | {1e3 * taken:.1f} | {taken / base:.2f} |")
+    return lines
+
+
+def training_lines(rounds: int) -> list[str]:
+    """What a watch adds to a step of eight layers of that width."""
+    step, idle, due = beside_training(build_model(8), build_processor(), 4, rounds, seconds_of)
+    return [
+        "| training step, 8 layers, 4 samples | ms | of the step |",
+        "|---|---|---|",
+        f"| without a watch | {1e3 * step:.1f} | 1.000 |",
+        f"| watched, not due | {1e3 * idle:.1f} | {idle / step:.3f} |",
+        f"| watched, due | {1e3 * due:.1f} | {due / step:.3f} |",
+    ]
+
+
 def whole_run(model: Any, builder: InputBuilder, samples: int) -> list[str]:
     """From JPEG to rows on disk, beside bare forwards on inputs that are ready on the device."""
     with tempfile.TemporaryDirectory() as name:
@@ -147,12 +195,18 @@ def whole_run(model: Any, builder: InputBuilder, samples: int) -> list[str]:
 
 def tests_there() -> str:
     """The last line of pytest, and which tests fail."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider"]
+    files = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if _has_gpu_tests(file)]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     typer.echo(done.stdout)
     failed = re.findall(r"^(?:FAILED|ERROR) \S*?([^/:\s]+(?:::\S+)?)", done.stdout, re.MULTILINE)
     names = "".join(f"\n- `{name}` fails" for name in failed)
     return re.sub(r"^=+ | in .* =+$", "", done.stdout.strip().splitlines()[-1]) + names
+
+
+def _has_gpu_tests(file: Path) -> bool:
+    """To collect all others takes half a minute."""
+    return "mark.gpu" in file.read_text(encoding="utf-8")
 
 
 def main(
@@ -173,6 +227,10 @@ def main(
         "",
         *(line for batch in BATCHES for line in [*cost_table(model, builder, batch, rounds), ""]),
         *whole_run(model, builder, samples),
+        "",
+        *measurement_table(model, builder, rounds),
+        "",
+        *training_lines(rounds),
         "",
         f"Tests on the device: {tested}",
     ]

@@ -29,6 +29,7 @@ from transformers import (
 from normprobe import Probe, Watch, probe_layers, watch
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.processor import load_processor
 from normprobe.measurements.layers import WATCHERS, Layers
 from normprobe.model.find.structure import find_parts
@@ -224,10 +225,11 @@ def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
 
 
 def beside_training(
-    model: Any, processor: Any, batch: int, rounds: int
+    model: Any, processor: Any, batch: int, rounds: int, seconds: Callable[[Way], float]
 ) -> tuple[float, float, float]:
-    """Median CPU seconds of a step of a twin without a watch, of one not due, and of one due."""
-    inputs = dict(InputBuilder(processor).build([*open_data("sample", limit=batch)]))
+    """Median seconds of a step of a twin without a watch, of one not due, and of one due."""
+    built = InputBuilder(processor).build([*open_data("sample", limit=batch)])
+    inputs = dict(inputs_for(model, built))
     inputs["labels"] = inputs["input_ids"]
     models = {name: deepcopy(model).train() for name in ("bare", "watched")}
     optimizers = {
@@ -247,8 +249,8 @@ def beside_training(
         for _ in range(rounds + 1):  # in the first, watch finds out what is structural
             for kind, name in kinds.items():
                 seen.step = int(kind != "due")
-                taken[kind].append(seconds_of(partial(step, name, seen))[0])
-    bare, idle, due = (statistics.median(seconds[1:]) for seconds in taken.values())
+                taken[kind].append(seconds(partial(step, name, seen)))
+    bare, idle, due = (statistics.median(times[1:]) for times in taken.values())
     return bare, idle, due
 
 
@@ -260,7 +262,7 @@ def training_table(rounds: int) -> str:
     }
     lines = ["| | a step | not due | due |", "|---|---|---|---|"]
     for name, of_model in models.items():
-        bare, idle, due = beside_training(*of_model, rounds)
+        bare, idle, due = beside_training(*of_model, rounds, lambda way: seconds_of(way)[0])
         cells = [f"{100 * (seconds / bare - 1):+.1f} %" for seconds in (idle, due)]
         lines.append(f"| {name} | {bare:.2f} s | {' | '.join(cells)} |")
     return (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from normprobe.statistics import loud_tokens
 from normprobe.statistics.loud_tokens import (
     PEAK_METRICS,
     dimension_shares,
@@ -42,6 +43,20 @@ def test_peaks_agree_with_numpy(dtype: torch.dtype, scale: float, width: int) ->
         np.testing.assert_allclose(found, expected[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.fixture(params=["selected", "sorted"])
+def _median(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the CPU, and as on a GPU."""
+    if request.param == "sorted":
+        monkeypatch.setattr(loud_tokens, "_median", loud_tokens._median_by_sorting)
+
+
+@pytest.mark.usefixtures("_median")
+def test_nothing_but_nan_has_no_median() -> None:
+    found = sequence_scales(torch.full((1, 2, 3), torch.nan), torch.ones(1, 2, dtype=torch.bool))
+    assert found[0, 0].isnan()
+
+
+@pytest.mark.usefixtures("_median")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_scales_of_sequences_agree_with_numpy(dtype: torch.dtype, scale: float) -> None:
