@@ -195,6 +195,8 @@ class MeasuredModel:
                 self.parts, self._last_watched = traced, None
                 if self._wrong_part(batch)[0] is not None:
                     self.parts, traced = guessed, None
+                else:
+                    self.found_by = "trace"
             if traced is None and self.found_by != "by hand":
                 raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, role, "NAME"))
             said = f"{problem}, as it was named by hand: it {does}"

@@ -373,9 +373,11 @@ def test_rows_of_prompt_tuning_are_learned(model_type: str) -> None:
     asked = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 5, "num_layers": 2}
     asked |= {"token_dim": text.hidden_size, "num_attention_heads": 4}
     tuned = get_peft_model(model, PromptTuningConfig(**asked)).eval()
-    found = probe_layers(tuned, inputs, special_token_ids=SPECIAL_IDS)
+    run = Probe(tuned, special_token_ids=SPECIAL_IDS).layers(inputs)
+    assert not run.record.get("doubts")
     before, after = (
-        flat(rows)[lambda rows: rows["layer"] == 0].set_index("group") for rows in (alone, found)
+        flat(rows)[lambda rows: rows["layer"] == 0].set_index("group")
+        for rows in (alone, run.table)
     )
     assert after.loc[schema.STRUCTURAL, "tokens"] == 10
     rows = tuned.prompt_encoder.default.embedding.weight.detach().double().numpy()
