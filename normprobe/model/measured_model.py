@@ -188,18 +188,18 @@ class MeasuredModel:
             role, does = wrong
             name = getattr(self.parts, role).name or self
             problem = f"{name} looks like no {role.replace('_', ' ')}"
-            traced = None
-            if self.found_by == "structure":
+            traced, by_name = None, role in self.parts.named
+            if self.found_by != "trace" and not by_name:
                 traced = retraced(self.model, self.parts, batch.inputs)
             if traced is not None:
                 self.parts, self._last_watched = traced, None
                 if self._wrong_part(batch)[0] is not None:
                     self.parts, traced = guessed, None
-                else:
+                elif self.found_by == "structure":
                     self.found_by = "trace"
             if traced is None and self.found_by != "by hand":
                 raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, role, "NAME"))
-            said = f"{problem}, as it was named by hand: it {does}"
+            said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if traced is not None:
                 said = f"{problem}: it {does}; a trace found {getattr(traced, role).name}"
             self.doubt = "; ".join(filter(None, [self.doubt, said]))

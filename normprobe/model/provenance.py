@@ -257,6 +257,8 @@ class Provenance:
                 )
             if declared and ids is not None:  # once: a model inserts rows, or it does not
                 self._inserts = entered.shape[:2] != ids.shape
+                if turned and not self._inserts:  # as many samples as rows: which axis is which?
+                    self._words(inputs, entered)
                 if not self._inserts:
                     return None
             added = self._parts.fusion == ADDED  # a mark does not tell a word from what is added

@@ -277,6 +277,43 @@ def test_rows_before_samples_are_refused(kind: type[Plain], samples: int) -> Non
     assert "batch_first" in raised.value.remedy
 
 
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("kind", [SequenceFirst, SequenceFirstIds])
+def test_rows_before_as_many_samples_are_refused(kind: type[Plain], declared: bool) -> None:
+    """Shapes tell nothing then: words do."""
+    ids = FULL.repeat(FULL.shape[1], 1)[: FULL.shape[1]]
+    name = "tokens" if kind is SequenceFirst else "input_ids"
+    named: dict[str, object] = {**BY_HAND, "projector": "connector"}
+    named |= {"image_token_ids": (Plain.place,)} if declared else {}
+    inputs = {name: ids, "image": pictures(len(ids))}
+    with pytest.raises(NormprobeError, match="rows come first there"):
+        Probe(made(kind), named=named).layers(inputs)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_as_many_samples_as_rows(declared: bool) -> None:
+    ids = FULL.repeat(FULL.shape[1], 1)[: FULL.shape[1]]
+    module, inputs = made(Cut), {"input_ids": ids, "image": pictures(len(ids))}
+    groups = groups_of(ids, torch.ones_like(ids))
+    for row in groups:
+        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
+    named: dict[str, object] = {**BY_HAND, "projector": "connector"}
+    named |= {"image_token_ids": (Plain.place,)} if declared else {}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups, run.table)
+
+
+def test_a_part_that_nobody_named_is_not_called_named() -> None:
+    """The head is taken for a projector; a trace finds it where other parts are named."""
+    inputs = {"tokens": FULL, "image": pictures(2)}
+    run = Probe(made(Plain), named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    (doubt,) = run.record["doubts"]
+    assert doubt.startswith("head looks like no projector: it hands over nothing")
+    assert doubt.endswith("a trace found connector")
+    assert run.record["parts"]["projector"] == "connector"
+    assert run.record["parts_found_by"] == "by hand"
+
+
 class Crossing(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -91,6 +91,7 @@ class Parts:
         audio_token_ids: ids that stand for rows of a sound.
         audio_encoder: turns a sound into features.
         audio_projector: the last module that turns these into audio tokens; inside it, or beside.
+        named: which of these were named by hand.
         behind: what becomes of a row between projector and decoder; empty: it is scaled at most.
     """
 
@@ -110,6 +111,7 @@ class Parts:
     behind: str = ""
     audio_encoder: Part | None = None
     audio_projector: Part | None = None
+    named: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[tuple[str, Part]]:
         """Pairs of a part's role and the part, those that exist."""

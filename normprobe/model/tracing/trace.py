@@ -251,7 +251,10 @@ def find_or_trace(
 
 
 def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts | None:
-    """The parts with the vision side that a trace finds; None where it finds no other one."""
+    """The parts with the vision side that a trace finds; None where it finds no other one.
+
+    What was named by hand stays.
+    """
     try:
         traced = _traced(model, inputs)
     except NormprobeError:
@@ -259,7 +262,7 @@ def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts
     same = parts.decoder_layers == traced.decoder_layers and traced.vision_encoder is not None
     if not same or traced.projector is None:
         return None
-    sides = ("vision_encoder", "projector", "visual_embedding", "class_rows")
+    sides = {"vision_encoder", "projector", "visual_embedding", "class_rows"} - parts.named
     return replace(parts, **{side: getattr(traced, side) for side in sides})
 
 
@@ -273,7 +276,7 @@ def with_named(model: nn.Module, parts: Parts, named: Mapping[str, Any]) -> Part
     said = {name: value for name, value in named.items() if name in others}
     ids = {name: tuple(value) for name, value in said.items() if name.endswith("_ids")}
     found = {role: Part(name, model.get_submodule(name)) for role, name in modules.items()}
-    return replace(parts, **{**said, **ids, **found})
+    return replace(parts, **{**said, **ids, **found}, named=frozenset(named))
 
 
 def _modules_named(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
