@@ -329,4 +329,9 @@ def _seen(keep: Tensor, square: bool) -> tuple[bool, Tensor]:
     seen = told.any(-2) | keep[:, -1]
     if square and seen.shape[-1] > 1:
         seen[:, -1] &= told[..., -1].any(-1) | seen[:, -2]
+        # The last key of one of several prompts in a row: its query sees the key before, the next
+        # query does not.
+        before, own, after = keep[:, 1:-1, :-2], keep[:, 1:-1, 1:-1], keep[:, 2:, :-2]
+        ends = [t.diagonal(dim1=-2, dim2=-1) for t in (before, own, ~after)]
+        seen[:, 1:-1] |= torch.stack(ends).all(0) & seen[:, :-2]
     return square and not keep.diagonal(dim1=-2, dim2=-1)[seen].all(), seen

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.on_device import (
     moved_to,
@@ -181,7 +182,8 @@ class MeasuredModel:
 
         A guess by structure that fails is followed by a trace of the vision side.
         """
-        if self.parts.fusion in (DISCRETE, CROSS_ATTENTION):
+        attends = self.parts.fusion == CROSS_ATTENTION
+        if self.parts.fusion == DISCRETE or (attends and is_native(self.model)):
             return  # no row of the projector enters the sequence
         guessed, (wrong, seen) = self.parts, self._wrong_part(batch)
         if wrong is not None:
@@ -197,6 +199,8 @@ class MeasuredModel:
                     self.parts, traced = guessed, None
                 elif self.found_by == "structure":
                     self.found_by = "trace"
+            if traced is None and attends:
+                return  # it may run behind layer 1
             if traced is None and self.found_by != "by hand":
                 raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, role, "NAME"))
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
@@ -209,6 +213,8 @@ class MeasuredModel:
         """Which part looks wrong, of ``wrong_part``, and whether the batch has a visual row."""
         handed_over, entered = self._watched(batch.inputs)
         visual = batch.groups_at(entered) == _VISUAL
+        if self.parts.fusion == CROSS_ATTENTION:
+            return wrong_part(self.parts, handed_over, entered[visual]), True
         if not visual.any():
             return None, False
         wrong = wrong_part(self.parts, handed_over, entered[visual])

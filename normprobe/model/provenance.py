@@ -248,6 +248,13 @@ class Provenance:
         )
         if layout not in self._by_layout:
             entered = self._measured.entered(inputs)
+            if entered.dim() != 3:
+                raise NormprobeError(
+                    f"decoder layer 1 of {self._measured} receives {list(entered.shape)}: expected "
+                    "[batch, rows, hidden]",
+                    "where prompts are packed into one row of tokens, let the layers take it as a "
+                    "batch of one: x[None]",
+                )
             turned = ids is not None and entered.shape[:2] == ids.shape[::-1]
             if ids is not None and len(entered) != len(ids) and not turned:
                 raise NormprobeError(
@@ -345,7 +352,8 @@ class Provenance:
             raise NormprobeError(
                 f"other pixels change no row that enters the decoder layers of {self._measured} "
                 f"({', '.join(pixel_inputs(inputs, group))})",
-                "pass pixels as floating-point numbers, and a prompt with the image's place",
+                "pass pixels as floating-point numbers, and a prompt with the image's place; where "
+                f"text attends to the image instead, say so: --part fusion={CROSS_ATTENTION}",
             )
         moved |= self._looked_up(moved, rows)
         mixed = (moved | ~rows.words).all() and rows.words.any()

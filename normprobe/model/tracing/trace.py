@@ -148,8 +148,9 @@ def _full_model(
     language = find_language(stacks, replaced)
     if language is None:
         raise NormprobeError(
-            f"no stack of layers in {type(model).__name__} reads the text; lists of blocks that "
-            f"ran: {', '.join(stack.name for stack in stacks) or 'none'}",
+            f"no stack of layers in {type(model).__name__} reads the text, prompt by prompt, when "
+            f"it first runs; lists of blocks that ran: "
+            f"{', '.join(stack.name for stack in stacks) or 'none'}",
             "layers are found in a ModuleList or Sequential; name the parts in overrides.py",
         )
     embedding = find_embedding(calls, language)
@@ -297,7 +298,8 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
     for role in ("decoder_layers", "text_embedding")[: 1 if embedded else 2]:
         if getattr(traced, role) is None:
             raise NormprobeError(
-                f"no {role.replace('_', ' ')} among what ran", "name the parts by hand"
+                f"no {role.replace('_', ' ')} among what ran reads the ids as they were passed",
+                "name the parts by hand",
             )
     return _as_parts(model, traced)
 
