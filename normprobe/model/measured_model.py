@@ -168,6 +168,10 @@ class MeasuredModel:
         """The decoder input; the vision side is watched until its parts have been checked."""
         return self.decoder_input(inputs) if self._parts_seen else self._watched(inputs)[1]
 
+    def handed_over(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the vision side hands anything over before decoder layer 1."""
+        return bool(self._watched(inputs)[0])
+
     def _watched(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
         """What the vision side hands over, and the decoder input; those of the last inputs kept."""
         if self._last_watched is None or self._last_watched[0] is not inputs:

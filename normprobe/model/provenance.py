@@ -323,9 +323,21 @@ class Provenance:
                 f"{self._measured} depend on the text and are no words",
                 "name earlier layers as decoder_layers, or pass visual_mask",
             )
+        self._refuse_hidden_pixels(inputs, told | ~kept)
         groups = torch.where(kept, groups, PADDING).to(torch.int8)
         prompt, _ = text_ids(inputs, parts)
         return Placed(groups, prompt if rows.in_place and prompt is not None else ids, by_rows=True)
+
+    def _refuse_hidden_pixels(self, inputs: Mapping[str, Any], told: Tensor) -> None:
+        """Refuse rows of which nothing tells where the vision side ran on no input."""
+        if told.all() or any(pixel_inputs(inputs, group) for group in (VISUAL, *_TOKEN_TYPES)):
+            return
+        if find_named(inputs, VISUAL_MASK) is None and self._measured.handed_over(inputs):
+            raise NormprobeError(
+                f"the vision side of {self._measured} runs, and no input holds pixels: received "
+                f"{', '.join(inputs)}",
+                "pass the pixels among the inputs, rather than hold them in the forward",
+            )
 
     def _placeholders(self, inputs: Mapping[str, Any], moved: Tensor, rows: DecoderRows) -> Tensor:
         """The words that other pixels leave alone, and whose id stands for rows of pixels as well.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -111,14 +111,14 @@ class Parts:
     behind: str = ""
     audio_encoder: Part | None = None
     audio_projector: Part | None = None
-    named: frozenset[str] = frozenset()
+    named: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __iter__(self) -> Iterator[tuple[str, Part]]:
         """Pairs of a part's role and the part, those that exist."""
-        for field in fields(self):
-            part = getattr(self, field.name)
+        for each in fields(self):
+            part = getattr(self, each.name)
             if isinstance(part, Part):
-                yield field.name, part
+                yield each.name, part
 
     def __repr__(self) -> str:
         """A table: role, name, class and size of each part; then image token ids and fusion."""
