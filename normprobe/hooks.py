@@ -260,6 +260,7 @@ _MAKING_A_LOCK = Lock()
 
 def lock_of(model: nn.Module) -> RLock:
     """What a thread holds while it measures a model; it may hold it several times."""
+    model = getattr(type(model), "run_by_function", model)  # of ``model.own_forward``
     with _MAKING_A_LOCK:
         return _LOCKS.setdefault(model, RLock())
 
@@ -451,7 +452,8 @@ def run_until(
         raise NormprobeError(
             f"the forward of {type(model).__name__} ends without a call of {name}",
             "name the layers that it calls: --part decoder_layers=NAME; where it computes with "
-            "what is inside its layers, let it call them: else no state can be watched",
+            "what is inside its layers, no state can be watched: pass a forward that calls them, "
+            "Probe(model, forward=...), or forward(model, **inputs) in --inputs FILE.py",
         )
 
 
@@ -556,7 +558,8 @@ def arguments_of(model: nn.Module, call: Callable[[nn.Module], object]) -> dict[
     raise NormprobeError(
         f"the function that was passed as inputs does not call {type(model).__name__}",
         "pass one that calls the model it is given, such as lambda m: m(ids, image=pixels); where "
-        "parts of it are called, measure a module around it whose forward(ids, image) does so",
+        "parts of it are called: Probe(model, forward=lambda m, ids, image: ...), and the inputs "
+        "by these names",
     )
 
 

@@ -34,7 +34,13 @@ from normprobe.options import TENSOR_PARALLEL, Output, Sampling
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import doubt, note_weights, start_run, warn
 from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence, note_untaken
-from normprobe.runs.facts import note_buffers, note_model, note_recomputed, note_verified
+from normprobe.runs.facts import (
+    note_buffers,
+    note_model,
+    note_parts,
+    note_recomputed,
+    note_verified,
+)
 from normprobe.runs.fingerprints import tensor_digests
 from normprobe.runs.model_source import ModelSource, example_inputs
 from normprobe.runs.processes import join_processes, naming_the_run
@@ -105,6 +111,7 @@ class Pipeline:
 
     def finish(self, tables: Tables) -> Run:
         """Write the tables, draw the figures, call the run complete."""
+        note_parts(self.run, self.model)
         if self.model.doubt:
             doubt(self.run, self.model.doubt)
         if self._can_wait:

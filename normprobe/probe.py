@@ -68,6 +68,8 @@ class Probe:
         processor: of a model in memory, where samples are measured; of a checkpoint: its own.
         special_token_ids: ids to report as ``special`` rather than ``text``; None: those of the
             tokenizer.
+        forward: what makes the layers run, ``forward(model, **inputs)``, in place of the model's
+            own forward, such as ``lambda m, ids, pixels: m.decode(m.embed(ids, pixels))``.
         **options: how it is loaded and asked. ``revision``: branch, tag or commit of a hub id;
             ``device``: ``auto``, cpu, cuda, cuda:1 or mps, ``balanced``: spread over devices with
             accelerate (a model in memory stays where it is), ``tp``: each layer shared by the
@@ -92,11 +94,14 @@ class Probe:
         processor: Any = None,
         *,
         special_token_ids: Iterable[int] | None = None,
+        forward: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         loading = Loading(**options)
         file = loading.inputs
         inputs_file = NO_INPUTS_FILE if file is None else read_inputs_file(file)
+        if forward is not None:
+            inputs_file = replace(inputs_file, forward=forward)
         check_dtype(loading.dtype)
         how: dict[str, Any] = {"special_token_ids": special_token_ids, "inputs_file": inputs_file}
         self.source: ModelSource
@@ -217,8 +222,8 @@ class Probe:
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
                 folder; or one batch: a mapping by the names of the model's forward, as its
                 processor returns it, a tuple in their order, or a function that calls the model,
-                such as ``lambda m: m(ids, image=pixels)``, of tensors or NumPy arrays; None: the
-                bundled data that the measurement is for.
+                such as ``lambda m: m(ids, image=pixels)``, or a part of it that holds the layers,
+                of tensors or NumPy arrays; None: the bundled data that the measurement is for.
             also: of ``layers``, what else to measure: ``branches``, what attention and MLP write,
                 each by itself; ``massive``, the largest dimensions of the states, massive tokens,
                 and norm, cosine and angle without them; ``headroom``, the largest magnitudes, also
@@ -293,7 +298,10 @@ class Probe:
             return OverSamples(self.source, measured_by, asked, output, sampling, only)
         output, sampling = chosen(options, Output, Sampling)
         asked |= {"batch_size": sampling.batch_size, "skip_bad": sampling.skip_bad}
-        return OneBatch(self.source, measured_by, asked, output, data)
+        source = self.source
+        if callable(data) and isinstance(source, MemorySource):
+            source, data = source.called_by(data)
+        return OneBatch(source, measured_by, asked, output, data)
 
     @_undisturbed
     @takes(Output, without=("resume",))

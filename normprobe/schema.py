@@ -25,6 +25,8 @@ OF_GROUP = "of_group"  # column: which token group these are of
 #: has one code: that of ``visual`` is an image's. ``token_metrics.in_group`` says what a group is.
 TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, VIDEO, AUDIO)
 PADDING = -1
+#: A doubt of a run, also said by its verdict.
+UNMOVED = "other pixels change no token of the first image: none of them counts as visual"
 #: The groups of tables, in their order.
 TABLE_GROUPS = (*TOKEN_GROUPS[:4], IMAGE, *TOKEN_GROUPS[4:], NON_VISUAL)
 #: Those of them that are told against text as visual tokens are, where a prompt holds them.

@@ -13,6 +13,9 @@ user's. All of its names are optional::
         # once, when the model is loaded: what its README sets by hand; it may return a list of
         # words for what it changed, which are logged and stand in run.json
 
+    def forward(model, **inputs): ...
+        # whatever makes the layers run, in place of model(**inputs)
+
     def build(model, processor, samples, system): ...
         # samples to one batch: a mapping of what the model takes; values may be nested
 
@@ -41,7 +44,7 @@ from normprobe.registry import answers
 
 BuildFunction = Callable[[Any, Any, Sequence[Sample], str | None], Mapping[str, Any]]
 
-_FUNCTIONS = ("setup", "load_processor", "prepare", "build")
+_FUNCTIONS = ("setup", "load_processor", "prepare", "forward", "build")
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,10 @@ class InputsFile:
     """What an inputs file holds; each function is None where the file has none.
 
     Attributes:
-        setup: see above, like the four that follow.
+        setup: see above, like the five that follow.
         load_processor: likewise.
         prepare: likewise.
+        forward: likewise.
         build: likewise.
         parts: likewise.
         record: what ``run.json`` says of it: path and SHA-256 of a user's file, the family of one
@@ -61,6 +65,7 @@ class InputsFile:
     setup: Callable[[], None] | None = None
     load_processor: Callable[[str], Any] | None = None
     prepare: Callable[[Any, Any], Sequence[str] | None] | None = None
+    forward: Callable[..., Any] | None = None
     build: BuildFunction | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, str] = field(default_factory=dict)

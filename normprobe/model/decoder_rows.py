@@ -97,7 +97,7 @@ def decoder_rows(
     for name, mask in masks.items():
         kept &= _kept(name, mask.to(ids.device), ids)
     prompt, places = _prompt_of(inputs, ids, torch.where(words, which, -1))
-    if prompt is not None and words.shape == prompt.shape[::-1] != prompt.shape:
+    if prompt is not None and _rows_first(words, prompt, places):
         raise NormprobeError(
             f"decoder layer 1 receives {list(words.shape)} rows of prompts {list(prompt.shape)}: "
             "rows come first there, and samples after them",
@@ -108,15 +108,27 @@ def decoder_rows(
     asked = (places >= 0) & (prompt.flatten()[places] == ids)
     if not asked.any():  # then nothing tells what the model looks up by itself
         asked = words
-    in_place = False
-    if prompt.shape == words.shape:
-        own = torch.arange(prompt.numel(), device=ids.device).view(prompt.shape)
-        in_place = bool((places == own)[words].all())
+    in_place = prompt.shape == words.shape and bool((places == _own(prompt))[words].all())
     of_prompt = prompt_mask(inputs, prompt)
     if of_prompt is not None and of_prompt.shape == prompt.shape:
         there = of_prompt.to(ids.device).flatten()[places] != 0
         kept = torch.where(places >= 0, there, kept)
     return DecoderRows(words, ids, away & ~words, kept, asked, in_place)
+
+
+def _own(prompt: Tensor) -> Tensor:
+    """The place of each id in a flattened prompt."""
+    return torch.arange(prompt.numel(), device=prompt.device).view(prompt.shape)
+
+
+def _rows_first(words: Tensor, prompt: Tensor, places: Tensor) -> bool:
+    """Whether the first axis of the decoder input is that of rows; as many samples hide it."""
+    if words.shape != prompt.shape[::-1]:
+        return False
+    if words.shape != prompt.shape:
+        return True
+    own = _own(prompt)
+    return not (places == own)[words].all() and bool((places == own.T)[words].all())
 
 
 def rows_of_prompt(ids: Tensor, mask: Tensor | None, rows: int) -> DecoderRows | None:
@@ -317,4 +329,9 @@ def _seen(keep: Tensor, square: bool) -> tuple[bool, Tensor]:
     seen = told.any(-2) | keep[:, -1]
     if square and seen.shape[-1] > 1:
         seen[:, -1] &= told[..., -1].any(-1) | seen[:, -2]
+        # The last key of one of several prompts in a row: its query sees the key before, the next
+        # query does not.
+        before, own, after = keep[:, 1:-1, :-2], keep[:, 1:-1, 1:-1], keep[:, 2:, :-2]
+        ends = [t.diagonal(dim1=-2, dim2=-1) for t in (before, own, ~after)]
+        seen[:, 1:-1] |= torch.stack(ends).all(0) & seen[:, :-2]
     return square and not keep.diagonal(dim1=-2, dim2=-1)[seen].all(), seen

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.on_device import (
     moved_to,
@@ -167,6 +168,10 @@ class MeasuredModel:
         """The decoder input; the vision side is watched until its parts have been checked."""
         return self.decoder_input(inputs) if self._parts_seen else self._watched(inputs)[1]
 
+    def handed_over(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the vision side hands anything over before decoder layer 1."""
+        return bool(self._watched(inputs)[0])
+
     def _watched(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
         """What the vision side hands over, and the decoder input; those of the last inputs kept."""
         if self._last_watched is None or self._last_watched[0] is not inputs:
@@ -181,23 +186,28 @@ class MeasuredModel:
 
         A guess by structure that fails is followed by a trace of the vision side.
         """
-        if self.parts.fusion in (DISCRETE, CROSS_ATTENTION):
+        attends = self.parts.fusion == CROSS_ATTENTION
+        if self.parts.fusion == DISCRETE or (attends and is_native(self.model)):
             return  # no row of the projector enters the sequence
         guessed, (wrong, seen) = self.parts, self._wrong_part(batch)
         if wrong is not None:
             role, does = wrong
             name = getattr(self.parts, role).name or self
             problem = f"{name} looks like no {role.replace('_', ' ')}"
-            traced = None
-            if self.found_by == "structure":
+            traced, by_name = None, role in self.parts.named
+            if self.found_by != "trace" and not by_name:
                 traced = retraced(self.model, self.parts, batch.inputs)
             if traced is not None:
                 self.parts, self._last_watched = traced, None
                 if self._wrong_part(batch)[0] is not None:
                     self.parts, traced = guessed, None
+                elif self.found_by == "structure":
+                    self.found_by = "trace"
+            if traced is None and attends:
+                return  # it may run behind layer 1
             if traced is None and self.found_by != "by hand":
                 raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, role, "NAME"))
-            said = f"{problem}, as it was named by hand: it {does}"
+            said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if traced is not None:
                 said = f"{problem}: it {does}; a trace found {getattr(traced, role).name}"
             self.doubt = "; ".join(filter(None, [self.doubt, said]))
@@ -207,6 +217,8 @@ class MeasuredModel:
         """Which part looks wrong, of ``wrong_part``, and whether the batch has a visual row."""
         handed_over, entered = self._watched(batch.inputs)
         visual = batch.groups_at(entered) == _VISUAL
+        if self.parts.fusion == CROSS_ATTENTION:
+            return wrong_part(self.parts, handed_over, entered[visual]), True
         if not visual.any():
             return None, False
         wrong = wrong_part(self.parts, handed_over, entered[visual])

@@ -248,6 +248,13 @@ class Provenance:
         )
         if layout not in self._by_layout:
             entered = self._measured.entered(inputs)
+            if entered.dim() != 3:
+                raise NormprobeError(
+                    f"decoder layer 1 of {self._measured} receives {list(entered.shape)}: expected "
+                    "[batch, rows, hidden]",
+                    "where prompts are packed into one row of tokens, let the layers take it as a "
+                    "batch of one: x[None]",
+                )
             turned = ids is not None and entered.shape[:2] == ids.shape[::-1]
             if ids is not None and len(entered) != len(ids) and not turned:
                 raise NormprobeError(
@@ -257,6 +264,8 @@ class Provenance:
                 )
             if declared and ids is not None:  # once: a model inserts rows, or it does not
                 self._inserts = entered.shape[:2] != ids.shape
+                if turned and not self._inserts:  # as many samples as rows: which axis is which?
+                    self._words(inputs, entered)
                 if not self._inserts:
                     return None
             added = self._parts.fusion == ADDED  # a mark does not tell a word from what is added
@@ -314,9 +323,21 @@ class Provenance:
                 f"{self._measured} depend on the text and are no words",
                 "name earlier layers as decoder_layers, or pass visual_mask",
             )
+        self._refuse_hidden_pixels(inputs, told | ~kept)
         groups = torch.where(kept, groups, PADDING).to(torch.int8)
         prompt, _ = text_ids(inputs, parts)
         return Placed(groups, prompt if rows.in_place and prompt is not None else ids, by_rows=True)
+
+    def _refuse_hidden_pixels(self, inputs: Mapping[str, Any], told: Tensor) -> None:
+        """Refuse rows of which nothing tells where the vision side ran on no input."""
+        if told.all() or any(pixel_inputs(inputs, group) for group in (VISUAL, *_TOKEN_TYPES)):
+            return
+        if find_named(inputs, VISUAL_MASK) is None and self._measured.handed_over(inputs):
+            raise NormprobeError(
+                f"the vision side of {self._measured} runs, and no input holds pixels: received "
+                f"{', '.join(inputs)}",
+                "pass the pixels among the inputs, rather than hold them in the forward",
+            )
 
     def _placeholders(self, inputs: Mapping[str, Any], moved: Tensor, rows: DecoderRows) -> Tensor:
         """The words that other pixels leave alone, and whose id stands for rows of pixels as well.
@@ -343,7 +364,8 @@ class Provenance:
             raise NormprobeError(
                 f"other pixels change no row that enters the decoder layers of {self._measured} "
                 f"({', '.join(pixel_inputs(inputs, group))})",
-                "pass pixels as floating-point numbers, and a prompt with the image's place",
+                "pass pixels as floating-point numbers, and a prompt with the image's place; where "
+                f"text attends to the image instead, say so: --part fusion={CROSS_ATTENTION}",
             )
         moved |= self._looked_up(moved, rows)
         mixed = (moved | ~rows.words).all() and rows.words.any()

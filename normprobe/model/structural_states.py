@@ -20,7 +20,15 @@ from normprobe.inputs.on_device import pixel_inputs, with_other_pixels
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts
 from normprobe.model.provenance import Placed, Provenance, fitted, text_ids
-from normprobe.schema import SPECIAL, STRUCTURAL_MASK, TEXT, TOKEN_GROUPS, VISUAL, VISUAL_MASK
+from normprobe.schema import (
+    SPECIAL,
+    STRUCTURAL_MASK,
+    TEXT,
+    TOKEN_GROUPS,
+    UNMOVED,
+    VISUAL,
+    VISUAL_MASK,
+)
 from normprobe.statistics.token_metrics import token_norms
 from normprobe.tensors import find_named
 
@@ -75,6 +83,8 @@ class StructuralStates:
             same = (seen == other).all(-1)
             if (visual & same).any() and self._provenance.chooses(inputs, seen, visual & ~same):
                 return None
+            if known is None and visual.any() and same[visual].all():
+                self._measured.doubt = UNMOVED
             learned = seen[visual & same]
             both = learned if known is None else torch.cat([known, learned])
             self._structural = torch.unique(both, dim=0)

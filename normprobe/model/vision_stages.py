@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from normprobe.errors import NormprobeError
 from normprobe.hooks import (
     HIDDEN_STATE,
     PROJECTED_STATE,
@@ -22,7 +23,7 @@ from normprobe.hooks import (
     in_full_precision,
     on_call,
 )
-from normprobe.model.find.overrides import ADDED
+from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION
 from normprobe.model.find.parts import PROJECTS_SOUND, Parts, size_of
 from normprobe.model.tracing.recording import tensors
 from normprobe.schema import (
@@ -342,7 +343,15 @@ class StageNorms:
 
     def attended(self, images: Sequence[int]) -> list[list[NDArray[Any]]]:
         """Norms of the states that text attends to, ``[states]`` an image of each sample."""
-        norms, groups = self._by_stage()[self.attended_stage]
+        found = self._by_stage()
+        if self.attended_stage not in found:
+            role = VISION_ENCODER if self.attended_stage == VISION_ENCODER else "projector"
+            raise NormprobeError(
+                f"what is taken for the {role.replace('_', ' ')} hands over nothing that text "
+                "could attend to",
+                f"name the module that does: --part {role}=NAME",
+            )
+        norms, groups = found[self.attended_stage]
         shape = (len(images), max(*images, 1), -1)
         norms, counted = norms.reshape(shape), groups.reshape(shape) != PADDING
         return [
@@ -397,7 +406,7 @@ def wrong_part(
             "vision_encoder",
             f"hands over {len(encoded)} rows, and the projector takes {len(taken)}",
         )
-    if projected is None or parts.behind or parts.fusion == ADDED:
+    if projected is None or parts.behind or parts.fusion in (ADDED, CROSS_ATTENTION):
         return None
     if len(projected) < len(visual):
         return (

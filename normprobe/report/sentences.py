@@ -17,12 +17,11 @@ from normprobe.report.ratio_words import (
 from normprobe.report.readable import readable_token
 from normprobe.report.verdict import OPEN, SAME, Finding
 from normprobe.schema import (
-    DECODER_INPUT,
     IMAGE,
     OTHER_MEDIA,
-    STRUCTURAL,
     TEXT,
     TOKEN_GROUPS,
+    UNMOVED,
     VIDEO,
     VISUAL,
 )
@@ -237,9 +236,6 @@ def broken_states(table: pd.DataFrame) -> list[str]:
         return []
     lines = []
     table = _of_all_samples(table)
-    decoder = table[table["stage"] == DECODER_INPUT] if "stage" in table else table
-    if STRUCTURAL in set(decoder["group"]) and VISUAL not in set(decoder["group"]):
-        lines.append("visual tokens: none, because other pixels change no token of the image")
     for group in TOKEN_GROUPS:
         rows = table[table["group"] == group]
         lines += [f"{group} tokens: {fault}" for fault in _faults(rows)]
@@ -261,9 +257,10 @@ def _of_all_samples(table: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def broken_findings(table: pd.DataFrame) -> list[Finding]:
-    """``broken_states`` as findings."""
-    return [Finding("broken", f"{line.capitalize()}.") for line in broken_states(table)]
+def broken_findings(table: pd.DataFrame, doubts: Iterable[str] = ()) -> list[Finding]:
+    """``broken_states`` as findings, and that no pixel reached a token, where a doubt says so."""
+    unmoved = [UNMOVED] if any(UNMOVED in each for each in doubts) else []
+    return [Finding("broken", f"{each.capitalize()}.") for each in unmoved + broken_states(table)]
 
 
 def _faults(rows: pd.DataFrame) -> Iterator[str]:

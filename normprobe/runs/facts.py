@@ -57,16 +57,10 @@ def note_model(
     """Record what was loaded: parts, alignment norm, device, dtype, attention."""
     parts = model.parts
     device, dtype = device_and_dtype(model.model)
+    note_parts(run, model)
     run.note(
-        parts_found_by=model.found_by,
-        parts={role: part.name for role, part in parts},
-        image_token_ids=list(parts.image_token_ids),
-        video_token_ids=list(parts.video_token_ids),
-        audio_token_ids=list(parts.audio_token_ids),
-        family=family_of(parts),
         norm_placement=model.norm_placement,
         sizes=_sizes(model),
-        fusion=f"{parts.fusion}: {FUSIONS[parts.fusion]}",
         residual_stream=parts.stream.meaning,
         device=device,
         dtype=dtype,
@@ -99,6 +93,20 @@ def note_model(
     for warning in warnings:
         run.add_warning(warning)
     return warnings
+
+
+def note_parts(run: RunStore, model: MeasuredModel) -> None:
+    """Record the parts, and how they were found: the first batch may tell others."""
+    parts = model.parts
+    run.note(
+        parts_found_by=model.found_by,
+        parts={role: part.name for role, part in parts},
+        image_token_ids=list(parts.image_token_ids),
+        video_token_ids=list(parts.video_token_ids),
+        audio_token_ids=list(parts.audio_token_ids),
+        family=family_of(parts),
+        fusion=f"{parts.fusion}: {FUSIONS[parts.fusion]}",
+    )
 
 
 def _sizes(model: MeasuredModel) -> dict[str, int | None]:

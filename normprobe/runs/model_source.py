@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.hooks import is_sharded, lock_of, observing, run_until
+from normprobe.hooks import arguments_of, is_sharded, lock_of, observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.inputs.on_device import moved_to, transformers_config
@@ -41,6 +41,7 @@ from normprobe.model.load.partial_load import build_on_meta, changed_buffers
 from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel, positions_of
+from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL, Loading
 from normprobe.runs.facts import checkpoint_facts, model_facts
@@ -167,6 +168,8 @@ class ModelSource(ABC):
             self._model = self._loaded(needs, device, runs)
             if runs:
                 self.prepared = self._prepared_model()
+                if self._inputs_file.forward is not None:
+                    self._model = run_by(self._model, self._inputs_file.forward)
             if runs and is_sharded(self._model):  # the whole model before any part of it
                 examples = [*examples]
                 with observing(self._model):
@@ -175,7 +178,8 @@ class ModelSource(ABC):
             parts, found_by = self._find(examples, runs)
             self._found = self._measured(parts, found_by)
             # Whether a model that was found for its tables can be run as it is.
-            whole = parts.family != UNKNOWN and self._inputs_file.prepare is None
+            as_it_is = self._inputs_file.prepare is None and self._inputs_file.forward is None
+            whole = parts.family != UNKNOWN and as_it_is
             self._runs = runs or whole
         else:
             self._found = self._found.afresh()
@@ -250,6 +254,21 @@ class MemorySource(ModelSource):
         self.lock = lock_of(model)
         self._model = model
         self._processor = processor
+
+    def called_by(self, function: Callable[[nn.Module], object]) -> "tuple[MemorySource, Any]":
+        """The source and the batch of a function that runs the model, or parts of it."""
+        if self._inputs_file.forward is not None:
+            return self, function
+        try:
+            with observing(self._model):
+                return self, arguments_of(self._model, function)
+        except NormprobeError:
+            held, forward = captured(function)
+            if not held:
+                raise
+        file = replace(self._inputs_file, forward=forward)
+        how: dict[str, Any] = {"special_token_ids": self._special, "inputs_file": file}
+        return MemorySource(self._model, self._processor, self.loading, **how), held
 
     @property
     def facts(self) -> dict[str, Any]:

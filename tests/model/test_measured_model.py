@@ -13,13 +13,13 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import BOS, EOS, INDICATORS, tiny_model
 from transformers import AutoModelForCausalLM
 
-from normprobe import NormprobeError, find_parts, probe_interface, probe_layers
+from normprobe import NormprobeError, Probe, find_parts, probe_interface, probe_layers
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
 from normprobe.measurements import measurement
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, layers_of_all_depths
-from normprobe.schema import IMAGE_NUMBERS, STRUCTURAL, TOKEN_GROUPS, VISUAL
+from normprobe.schema import IMAGE_NUMBERS, STRUCTURAL, TOKEN_GROUPS, UNMOVED, VISUAL
 from normprobe.tidy import select
 
 layers, interface = measurement("layers"), measurement("interface")
@@ -288,3 +288,14 @@ def test_images_that_cannot_be_told_apart_have_no_tokens() -> None:
 )
 def test_they_are_spread_and_end_with_the_last(layers, shown, expected):
     assert layers_of_all_depths(layers, shown) == expected
+
+
+def test_pixels_that_change_no_token_are_a_doubt() -> None:
+    """A picture of zeros is taken for no tile: noise does not reach it."""
+    model = tiny_model("llava")
+    inputs = dict(tiny_inputs(model))
+    inputs["pixel_values"] = torch.zeros_like(inputs["pixel_values"])
+    run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs)
+    (doubt,) = run.record["doubts"]
+    assert UNMOVED in doubt
+    assert UNMOVED.capitalize() in str(run.verdict)

@@ -277,6 +277,43 @@ def test_rows_before_samples_are_refused(kind: type[Plain], samples: int) -> Non
     assert "batch_first" in raised.value.remedy
 
 
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("kind", [SequenceFirst, SequenceFirstIds])
+def test_rows_before_as_many_samples_are_refused(kind: type[Plain], declared: bool) -> None:
+    """Shapes tell nothing then: words do."""
+    ids = FULL.repeat(FULL.shape[1], 1)[: FULL.shape[1]]
+    name = "tokens" if kind is SequenceFirst else "input_ids"
+    named: dict[str, object] = {**BY_HAND, "projector": "connector"}
+    named |= {"image_token_ids": (Plain.place,)} if declared else {}
+    inputs = {name: ids, "image": pictures(len(ids))}
+    with pytest.raises(NormprobeError, match="rows come first there"):
+        Probe(made(kind), named=named).layers(inputs)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_as_many_samples_as_rows(declared: bool) -> None:
+    ids = FULL.repeat(FULL.shape[1], 1)[: FULL.shape[1]]
+    module, inputs = made(Cut), {"input_ids": ids, "image": pictures(len(ids))}
+    groups = groups_of(ids, torch.ones_like(ids))
+    for row in groups:
+        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
+    named: dict[str, object] = {**BY_HAND, "projector": "connector"}
+    named |= {"image_token_ids": (Plain.place,)} if declared else {}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups, run.table)
+
+
+def test_a_part_that_nobody_named_is_not_called_named() -> None:
+    """The head is taken for a projector; a trace finds it where other parts are named."""
+    inputs = {"tokens": FULL, "image": pictures(2)}
+    run = Probe(made(Plain), named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    (doubt,) = run.record["doubts"]
+    assert doubt.startswith("head looks like no projector: it hands over nothing")
+    assert doubt.endswith("a trace found connector")
+    assert run.record["parts"]["projector"] == "connector"
+    assert run.record["parts_found_by"] == "by hand"
+
+
 class Crossing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -355,9 +392,8 @@ class Around(nn.Module):
 
 def test_parts_that_are_called_one_by_one_are_measured_in_a_module_around_them() -> None:
     module, inputs = made(Unrun), {"ids": FULL, "image": pictures(2)}
-    with pytest.raises(NormprobeError, match="does not call Unrun") as raised:
+    with pytest.raises(NormprobeError, match="no input holds pixels"):  # made where it is written
         Probe(module, named=BY_HAND).layers(lambda m: m.think(m.embeds(FULL, pictures(2)), None))
-    assert "a module around it" in raised.value.remedy
     around = Around(module).eval()
     run = Probe(around, special_token_ids=SPECIAL).layers(inputs)
     assert_right(around, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
@@ -373,9 +409,11 @@ def test_rows_of_prompt_tuning_are_learned(model_type: str) -> None:
     asked = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 5, "num_layers": 2}
     asked |= {"token_dim": text.hidden_size, "num_attention_heads": 4}
     tuned = get_peft_model(model, PromptTuningConfig(**asked)).eval()
-    found = probe_layers(tuned, inputs, special_token_ids=SPECIAL_IDS)
+    run = Probe(tuned, special_token_ids=SPECIAL_IDS).layers(inputs)
+    assert not run.record.get("doubts")
     before, after = (
-        flat(rows)[lambda rows: rows["layer"] == 0].set_index("group") for rows in (alone, found)
+        flat(rows)[lambda rows: rows["layer"] == 0].set_index("group")
+        for rows in (alone, run.table)
     )
     assert after.loc[schema.STRUCTURAL, "tokens"] == 10
     rows = tuned.prompt_encoder.default.embedding.weight.detach().double().numpy()

@@ -117,6 +117,8 @@ def test_a_guess_that_fails_its_check_is_followed_by_a_trace(make, does: str) ->
     assert f"{guess} looks like no projector: it" in doubt
     assert does in doubt
     assert doubt.endswith("a trace found model.multi_modal_projector")
+    assert run.record["parts_found_by"] == "trace"
+    assert run.record["parts"]["projector"] == "model.multi_modal_projector"
     pd.testing.assert_frame_equal(run.table, Probe(plain).interface(inputs).table)
     rows = probe_layers(model, inputs)
     pd.testing.assert_frame_equal(rows, probe_layers(plain, inputs))

@@ -7,6 +7,7 @@ from support import made_tables
 from support.flat import tidied
 
 from normprobe.report import sentences
+from normprobe.schema import UNMOVED
 
 
 def broken_states(table: pd.DataFrame) -> list[str]:
@@ -63,13 +64,13 @@ def test_each_fault_is_told_with_its_group_and_place(table: pd.DataFrame, line: 
     assert broken_words(table) == f"{line[0].upper()}{line[1:]}."
 
 
-def test_an_image_without_effect_is_told() -> None:
-    """All tokens of the image count as structural then: pixels do not change them."""
-    line = "visual tokens: none, because other pixels change no token of the image"
+def test_an_image_without_effect_is_told_where_a_doubt_says_so() -> None:
+    """A text model with learned rows has as few visual tokens, and no image."""
     layers = made_tables.layers()
-    assert broken_states(layers[layers["group"] != "visual"]) == [line]
-    text_alone = layers[~layers["group"].isin(["visual", "structural"])]
-    assert broken_states(text_alone) == []
+    layers = as_a_run_has_it(layers[layers["group"] != "visual"])
+    assert sentences.broken_findings(layers) == []
+    (found,) = sentences.broken_findings(layers, [f"another; {UNMOVED}"])
+    assert found.words == f"{UNMOVED.capitalize()}."
 
 
 def test_stages_are_told_by_name() -> None:

@@ -44,7 +44,7 @@ def verdict(run: RunStore) -> Verdict:
     """What the norms at the interface say, and which states are no vectors to measure."""
     interface = run.table("interface")
     headline, findings, closing = interface_told(interface, run.rows_of("loudest"))
-    findings = [*broken_findings(interface), *findings]
+    findings = [*broken_findings(interface, run.record.get("doubts", ())), *findings]
     if _has(interface, DECODER_INPUT, VIDEO) and not _has(interface, PROJECTOR_OUTPUT, VIDEO):
         together = _has(interface, PROJECTOR_OUTPUT, VISUAL)
         told = (

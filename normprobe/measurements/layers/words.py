@@ -41,7 +41,7 @@ def verdict(run: RunStore) -> Verdict:
     layers, loudest = run.table("layers"), run.rows_of("loudest")
     headline, findings = layers_told(layers, loudest)
     placement = placement_sentence(str(run.record.get("norm_placement") or ""))
-    said = [*broken_findings(layers), *findings, *_beside(run)]
+    said = [*broken_findings(layers, run.record.get("doubts", ())), *findings, *_beside(run)]
     if placement and any(each.words for each in said):
         said.append(Finding("placement", placement))
     asked = run.record.get("intervals", {}) is not None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -91,6 +91,7 @@ class Parts:
         audio_token_ids: ids that stand for rows of a sound.
         audio_encoder: turns a sound into features.
         audio_projector: the last module that turns these into audio tokens; inside it, or beside.
+        named: which of these were named by hand.
         behind: what becomes of a row between projector and decoder; empty: it is scaled at most.
     """
 
@@ -110,13 +111,14 @@ class Parts:
     behind: str = ""
     audio_encoder: Part | None = None
     audio_projector: Part | None = None
+    named: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __iter__(self) -> Iterator[tuple[str, Part]]:
         """Pairs of a part's role and the part, those that exist."""
-        for field in fields(self):
-            part = getattr(self, field.name)
+        for each in fields(self):
+            part = getattr(self, each.name)
             if isinstance(part, Part):
-                yield field.name, part
+                yield each.name, part
 
     def __repr__(self) -> str:
         """A table: role, name, class and size of each part; then image token ids and fusion."""

@@ -152,6 +152,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         behind=override.get("behind", ""),
         audio_encoder=listener,
         audio_projector=part("audio_projector", lambda: hears(of_sound)),
+        named=frozenset(named),
     )
 
 

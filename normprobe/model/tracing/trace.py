@@ -148,8 +148,9 @@ def _full_model(
     language = find_language(stacks, replaced)
     if language is None:
         raise NormprobeError(
-            f"no stack of layers in {type(model).__name__} reads the text; lists of blocks that "
-            f"ran: {', '.join(stack.name for stack in stacks) or 'none'}",
+            f"no stack of layers in {type(model).__name__} reads the text, prompt by prompt, when "
+            f"it first runs; lists of blocks that ran: "
+            f"{', '.join(stack.name for stack in stacks) or 'none'}",
             "layers are found in a ModuleList or Sequential; name the parts in overrides.py",
         )
     embedding = find_embedding(calls, language)
@@ -251,7 +252,10 @@ def find_or_trace(
 
 
 def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts | None:
-    """The parts with the vision side that a trace finds; None where it finds no other one."""
+    """The parts with the vision side that a trace finds; None where it finds no other one.
+
+    What was named by hand stays.
+    """
     try:
         traced = _traced(model, inputs)
     except NormprobeError:
@@ -259,7 +263,7 @@ def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts
     same = parts.decoder_layers == traced.decoder_layers and traced.vision_encoder is not None
     if not same or traced.projector is None:
         return None
-    sides = ("vision_encoder", "projector", "visual_embedding", "class_rows")
+    sides = {"vision_encoder", "projector", "visual_embedding", "class_rows"} - parts.named
     return replace(parts, **{side: getattr(traced, side) for side in sides})
 
 
@@ -273,7 +277,7 @@ def with_named(model: nn.Module, parts: Parts, named: Mapping[str, Any]) -> Part
     said = {name: value for name, value in named.items() if name in others}
     ids = {name: tuple(value) for name, value in said.items() if name.endswith("_ids")}
     found = {role: Part(name, model.get_submodule(name)) for role, name in modules.items()}
-    return replace(parts, **{**said, **ids, **found})
+    return replace(parts, **{**said, **ids, **found}, named=frozenset(named))
 
 
 def _modules_named(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,7 +298,8 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
     for role in ("decoder_layers", "text_embedding")[: 1 if embedded else 2]:
         if getattr(traced, role) is None:
             raise NormprobeError(
-                f"no {role.replace('_', ' ')} among what ran", "name the parts by hand"
+                f"no {role.replace('_', ' ')} among what ran reads the ids as they were passed",
+                "name the parts by hand",
             )
     return _as_parts(model, traced)
 

@@ -1,0 +1,259 @@
+"""Plain modules whose layers are unlike others: packed, with caches, that look at the picture."""
+
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from model.test_decoder_rows import (
+    BY_HAND,
+    FULL,
+    PADDED,
+    PADDED_MASK,
+    assert_right,
+    groups_of,
+    pictures,
+)
+from model.test_provenance import WORDS, TwoLists
+from support.capture import Layer, States
+from support.flat import flat
+from support.plain_modules import SPECIAL, WIDTH, Block, Plain, Tokenizing, made
+from support.reference import layers_table, observe_layers
+from torch import Tensor, nn
+
+from normprobe import NormprobeError, Probe, schema
+
+NAMED = {**BY_HAND, "projector": "connector"}
+ATTENDING = {"fusion": "cross-attention"}
+EVERYWHERE = groups_of(FULL, torch.ones_like(FULL))
+
+
+def assert_right_beside_hooks(module: Plain, inputs: dict, groups, found: pd.DataFrame) -> None:
+    """What each layer takes and returns, by hooks of our own; pictures stand at layer 0 alone."""
+    seen: list[Layer] = []
+
+    def keep(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append(Layer(*(t.detach().double().numpy() for t in (args[0], output))))
+
+    handles = [block.register_forward_hook(keep) for block in module.blocks]
+    with torch.no_grad():
+        module(**inputs)
+        attended = module.connector(module.vision(inputs["image"])).double().numpy()
+    for handle in handles:
+        handle.remove()
+    measured = flat(found).set_index(["layer", "group"])
+    pictured = measured.loc[(0, schema.VISUAL)]
+    norms = np.linalg.norm(attended, axis=-1)
+    assert pictured["tokens"] == norms.size
+    assert pictured["norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)
+    expected = layers_table(observe_layers(States(seen), groups))
+    assert set(measured.index) == {*expected, (0, schema.VISUAL)}
+    for key, row in expected.items():
+        names = [n for n in row if n.endswith("_mean") and key[0] and not n.startswith("pooled")]
+        for name in [*names, "norm_mean"]:
+            assert measured.loc[key, name] == pytest.approx(row[name], rel=1e-6, abs=1e-7), key
+
+
+class Packed(Plain):
+    """As training code: all prompts stand in one row of tokens, and see none of the others."""
+
+    axes = 3
+
+    def forward(self, tokens: Tensor, image: Tensor, mask: Tensor | None = None) -> Tensor:
+        kept = (torch.ones_like(tokens) if mask is None else mask).bool()
+        rows = self.connector(self.vision(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)[kept]
+        prompt = torch.arange(len(tokens))[:, None].expand(tokens.shape)[kept]
+        sees = (prompt[:, None] == prompt).tril()
+        if self.axes == 3:
+            x, sees = x[None], sees[None]
+        self.seen = [x.detach().double().numpy()]
+        for block in self.blocks:
+            x = block(x, sees)
+            self.seen.append(x.detach().double().numpy())
+        return x
+
+
+class PackedIds(Packed):
+    def forward(self, input_ids: Tensor, image: Tensor) -> Tensor:
+        return super().forward(input_ids, image)
+
+
+@pytest.mark.parametrize("named", [None, NAMED])
+def test_one_prompt_of_a_packed_row(named: dict[str, str] | None) -> None:
+    module, inputs = made(PackedIds), {"input_ids": FULL[:1], "image": pictures(1)}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, EVERYWHERE[:1], run.table)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_prompts_that_are_packed_into_one_row(padded: bool) -> None:
+    """The last token of each prompt is seen by itself alone, and is no padding."""
+    module, inputs, groups = made(Packed), {"tokens": FULL, "image": pictures(2)}, EVERYWHERE
+    if padded:
+        inputs |= {"tokens": PADDED, "mask": PADDED_MASK}
+        groups = groups_of(PADDED, PADDED_MASK)
+    in_a_row = np.array([[group for group in chain(*groups) if group]])
+    run = Probe(module, named=NAMED, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, in_a_row, run.table)
+
+
+def test_packed_ids_are_measured_one_by_one() -> None:
+    inputs = {"input_ids": FULL, "image": pictures(2)}
+    with pytest.raises(NormprobeError, match="packed inside the model") as raised:
+        Probe(made(PackedIds), named=NAMED).layers(inputs)
+    assert "--batch-size 1" in raised.value.remedy
+
+
+class RowsAlone(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        assert mask is not None
+        return super().forward(x[None], mask[None])[0]
+
+
+def test_rows_without_an_axis_of_samples_are_refused() -> None:
+    module = made(Packed)
+    module.axes = 2
+    module.blocks = nn.ModuleList(RowsAlone(WIDTH) for _ in range(3)).eval()
+    with pytest.raises(NormprobeError, match=r"receives \[28, 32\]: expected \[batch,") as raised:
+        Probe(module, named=NAMED).layers({"tokens": FULL, "image": pictures(2)})
+    assert "x[None]" in raised.value.remedy
+
+
+class Remembering(Block):
+    """Learned keys stand before those of the rows, as of prefix tuning."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.past = nn.Parameter(torch.randn(1, 4, width))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        assert mask is not None
+        read = self.norm1(x)
+        keys = torch.cat([self.past.expand(len(x), -1, -1), read], 1)
+        hidden = nn.functional.pad(~mask, (4, 0)).repeat_interleave(4, 0)
+        x = x + self.attend(read, keys, keys, attn_mask=hidden, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+@pytest.mark.parametrize("named", [None, NAMED])
+def test_keys_of_prefix_tuning_are_no_rows(named: dict[str, str] | None) -> None:
+    module, inputs = made(Plain), {"tokens": FULL, "image": pictures(2)}
+    module.blocks = nn.ModuleList(Remembering(WIDTH) for _ in range(4)).eval()
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, EVERYWHERE, run.table)
+
+
+class Twice(Plain):
+    """The picture runs through the layers before the text does."""
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        seen = self.think(self.connector(self.vision(image)), None)
+        return self.think(self.words(tokens), None) + seen.mean()
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"), [(NAMED, "runs 2 times in one forward"), (None, "when it first runs")]
+)
+def test_a_picture_that_runs_before_the_text_is_refused(named, problem: str) -> None:
+    with pytest.raises(NormprobeError, match=problem):
+        Probe(made(Twice), named=named).layers({"tokens": WORDS, "image": pictures(2)})
+
+
+class Reading(Block):
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x)
+
+
+class Seeing(Block):
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:  # type: ignore[override]
+        x = x + self.attend(self.norm1(x), seen, seen, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class Interleaved(Plain):
+    """Every second layer attends to the picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList((Reading, Seeing)[n % 2](WIDTH) for n in range(4))
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        seen, x = self.connector(self.vision(image)), self.words(tokens)
+        for block in self.blocks:
+            x = block(x, seen)
+        return self.head(x)
+
+
+class LooksBehind(TwoLists):
+    """As ``TwoLists``, but text attends to the picture behind each of its layers."""
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        seen, x = self.connector(self.vision(image)), self.words(tokens)
+        for look, block in zip(self.xattn, self.blocks, strict=True):
+            x = look(block(x), seen)
+        return x
+
+
+@pytest.mark.parametrize("named", [None, {**BY_HAND, **ATTENDING}, {**NAMED, **ATTENDING}])
+@pytest.mark.parametrize("kind", [Interleaved, LooksBehind])
+def test_layers_between_which_text_looks_at_a_picture(kind: type[Plain], named) -> None:
+    """Where a list of its own does, its turn is not seen, and that is said."""
+    module, inputs = made(kind), {"tokens": WORDS, "image": pictures(2)}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    groups = groups_of(WORDS, torch.ones_like(WORDS))
+    assert_right_beside_hooks(module, inputs, groups, run.table)
+    doubts = " ".join(run.record.get("doubts", []))
+    assert ("let one module hold both" in doubts) == (kind is LooksBehind)
+    assert ("a trace found connector" in doubts) == (named == {**BY_HAND, **ATTENDING})
+
+
+def test_a_picture_that_no_row_holds_may_be_attended_to() -> None:
+    with pytest.raises(NormprobeError, match="other pixels change no row") as raised:
+        Probe(made(Interleaved), named=NAMED).layers({"tokens": WORDS, "image": pictures(2)})
+    assert "--part fusion=cross-attention" in raised.value.remedy
+
+
+def test_a_projector_that_never_runs_is_no_source_of_what_is_attended_to() -> None:
+    named = {**NAMED, **ATTENDING, "projector": "head"}
+    inputs = {"tokens": WORDS, "image": pictures(2)}
+
+    with pytest.raises(NormprobeError, match="taken for the projector hands over nothing") as e:
+        Probe(made(Interleaved), named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert "--part projector=NAME" in e.value.remedy
+
+
+class Resampling(Plain):
+    """All latents read the text beside the picture, and take the places of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(4, WIDTH))
+        self.read = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        words = self.words(tokens)
+        told = torch.cat([self.connector(self.vision(image)), words], 1)
+        asked = self.latents.expand(len(tokens), -1, -1)
+        rows = asked + self.read(asked, told, told, need_weights=False)[0]
+        return self.think(words.masked_scatter((tokens == self.place).unsqueeze(-1), rows), None)
+
+
+@pytest.mark.parametrize("named", [None, BY_HAND])
+def test_latents_that_read_text_in_a_pictures_place(named: dict[str, str] | None) -> None:
+    module, inputs = made(Resampling), {"tokens": FULL, "image": pictures(2)}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, EVERYWHERE, run.table)
+
+
+@pytest.mark.parametrize("at", ["apart", "in place"])
+def test_early_fusion_with_no_part_named(at: str) -> None:
+    ids = FULL if at == "in place" else WORDS
+    module, inputs = made(Tokenizing), {"ids": ids, "image": pictures(2)}
+    module.at = at
+    groups = groups_of(ids, torch.ones_like(ids))
+    if at == "apart":
+        groups = np.concatenate([np.full((2, 4), schema.VISUAL, dtype="<U16"), groups], 1)
+    run = Probe(module, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups, run.table)
