@@ -50,7 +50,7 @@ OF_IMAGES = {VISION_ENCODER, PROJECTOR_INPUT, PROJECTOR_OUTPUT}
 
 def measured(model_type: str = "llava", **changed: Any) -> MeasuredModel:
     model = model_of(model_type)
-    parts = replace(find_parts(model), **changed)
+    parts = replace(find_parts(model), **changed, named=frozenset(changed))
     return MeasuredModel(model, parts, SPECIAL_IDS, found_by="by hand")  # else refused before
 
 
