@@ -1,7 +1,7 @@
 """A batch of a processor where its model is, and which of its inputs hold pixels or sound."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -53,7 +53,16 @@ def with_other_pixels(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[st
     -1 does for Molmo, and flattened patches start with their row and column.
     """
     names = _names_of(group, inputs)
-    return {name: _perturbed(name, value, names) for name, value in inputs.items()}
+    return {name: _changed(name, value, names, _with_noise) for name, value in inputs.items()}
+
+
+def with_permuted_pixels(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, Any]:
+    """The same inputs with the values of all pixels of a group in another order, always the same.
+
+    What stays is as in ``with_other_pixels``.
+    """
+    names = _names_of(group, inputs)
+    return {name: _changed(name, value, names, _permuted) for name, value in inputs.items()}
 
 
 def _names_of(group: str, inputs: Mapping[str, Any]) -> re.Pattern[str]:
@@ -71,19 +80,33 @@ def _holds_pixels(name: str, value: Any, names: re.Pattern[str]) -> bool:
     return isinstance(value, list | tuple) and any(_holds_pixels(name, v, names) for v in value)
 
 
-def _perturbed(name: str, value: Any, names: re.Pattern[str]) -> Any:
+def _changed(
+    name: str, value: Any, names: re.Pattern[str], change: Callable[[Tensor, Tensor], Tensor]
+) -> Any:
+    """Pixels, changed by a function of them and of which of them stay."""
     if isinstance(value, Mapping):
-        return {inner: _perturbed(inner, item, names) for inner, item in value.items()}
+        return {inner: _changed(inner, item, names, change) for inner, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_perturbed(name, item, names) for item in value)
+        return type(value)(_changed(name, item, names, change) for item in value)
     if not _holds_pixels(name, value, names):
         return value
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(value.shape, generator=generator).to(value)
     kept = value == value.round()
     if kept.all() and len(value.unique()) > _FEW:  # a picture in whole numbers, from 0 to 255
         kept = value == 0
-    return torch.where(kept, value, value + noise)
+    return change(value, kept)
+
+
+def _with_noise(pixels: Tensor, kept: Tensor) -> Tensor:
+    noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0)).to(pixels)
+    return torch.where(kept, pixels, pixels + noise)
+
+
+def _permuted(pixels: Tensor, kept: Tensor) -> Tensor:
+    moving = pixels[~kept]
+    order = torch.randperm(len(moving), generator=torch.Generator().manual_seed(0))
+    permuted = pixels.clone()
+    permuted[~kept] = moving[order.to(moving.device)]
+    return permuted
 
 
 def named_inputs(model: nn.Module, inputs: Any) -> dict[str, Any]:

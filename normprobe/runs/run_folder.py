@@ -46,7 +46,7 @@ _DAMAGED = "damaged-"
 #: What is one row: no two rows of a run agree in all of these that it has.
 ROW_KEYS = (
     *("sample_id", "intervention", "dose", "layer", "stage", "group"),
-    *("head", IMAGE, TURN, OF_GROUP),
+    *("head", IMAGE, TURN, OF_GROUP, "rank"),
 )
 
 #: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.

@@ -7,6 +7,7 @@ from normprobe.extensions.pictures.attention import Attention
 from normprobe.extensions.pictures.attention.shares import Shares
 from normprobe.extensions.pictures.follow import Follow
 from normprobe.extensions.pictures.grounding import Grounding
+from normprobe.extensions.pictures.nearest import Nearest
 from normprobe.measurements.measurement import Measurement
 from normprobe.registry import MEASURE, Extension
 
@@ -15,7 +16,7 @@ class _Pictures(Extension):
     panel = MEASURE
 
     def measurements(self) -> Sequence[Measurement]:
-        return Attention(), Grounding(), Shares(), Follow()
+        return Attention(), Grounding(), Shares(), Follow(), Nearest()
 
     def commands(self) -> Mapping[str, Callable[..., None]]:
         from normprobe.extensions.pictures.attention.command import attention
