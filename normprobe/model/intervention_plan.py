@@ -1,7 +1,8 @@
 """Which forwards are asked for: interventions by name, dose and layers.
 
 ``scale`` is all of its usual doses, ``scale=3`` one; ``freeze@12-20`` is in those layers alone,
-``freeze@12-`` from that one on.
+``freeze@12-`` from that one on; ``freeze:loudest_5`` is done to the 5 % of visual tokens that are
+the loudest behind the vision tower, ``freeze:quiet`` to quiet ones beside these.
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from normprobe.errors import NormprobeError, did_you_mean
+from normprobe.statistics.loud_tokens import LOUDEST, QUIET
 
 UNTOUCHED = "untouched"
 SCALE = "scale"  # visual states at the decoder input x dose
@@ -61,6 +63,9 @@ LAYERED = (GAIN, FREEZE, FREEZE_TEXT, FREEZE_ATTENTION, FREEZE_MLP, RANDOM_UPDAT
 OF_UPDATES = (GAIN, FREEZE_ATTENTION, FREEZE_MLP, RANDOM_UPDATES)
 #: One forward a layer.
 OF_ONE_LAYER = (FREEZE_LAYER, KNOCKOUT_LAYER, PATCH_LAYER)
+#: To all visual tokens, or to a class of them.
+OF_CLASSES = (SCALE, GAIN, FREEZE, FREEZE_ATTENTION, FREEZE_MLP, KNOCKOUT, BLANK)
+CLASSES = (*LOUDEST, QUIET)
 #: Those that need the states of another picture.
 OF_ANOTHER_PICTURE = (SWAP, SWAP_NORMS, PATCH_LAYER)
 
@@ -68,7 +73,8 @@ OF_ANOTHER_PICTURE = (SWAP, SWAP_NORMS, PATCH_LAYER)
 USUAL = (SCALE, SCALE_TO_TEXT, NORM_AT_LAYER, FREEZE, BLANK, PLACEBO)
 
 _ASKED = re.compile(
-    r"(?P<name>[a-z-]+)(=(?P<dose>[^@]*))?(@(?P<first>\d+)(?P<to>-(?P<last>\d*))?)?"
+    r"(?P<name>[a-z-]+)(=(?P<dose>[^@:]*))?(:(?P<tokens>[^@]*))?"
+    r"(@(?P<first>\d+)(?P<to>-(?P<last>\d*))?)?"
 )
 
 
@@ -81,11 +87,13 @@ class Intervention:
     layer: int = 0  # of ``OF_ONE_LAYER`` which, from 1; 0: others
     #: Of ``LAYERED`` the first and the last layer, from 1; None: all.
     window: tuple[int, int] | None = None
+    tokens: str = ""  # of ``OF_CLASSES`` one of ``CLASSES``; empty: all visual tokens
 
     @property
     def label(self) -> str:
-        """Its name and its layers: ``freeze@12-20``."""
-        return self.name if self.window is None else f"{self.name}@{span(*self.window)}"
+        """Its name, its tokens and its layers: ``freeze:loudest_5@12-20``."""
+        named = f"{self.name}:{self.tokens}" if self.tokens else self.name
+        return named if self.window is None else f"{named}@{span(*self.window)}"
 
     def layers(self, count: int) -> range:
         """In which layers, from 0, of so many."""
@@ -100,6 +108,13 @@ def span(first: int, last: int) -> str:
     return f"{first}-{last}" if last > first else f"{first}"
 
 
+def read_label(label: str) -> tuple[str, str, str]:
+    """Name, class of tokens and layers of an ``Intervention.label``; empty: all."""
+    name, _, layers = label.partition("@")
+    name, _, tokens = name.partition(":")
+    return name, tokens, layers
+
+
 def check(names: Sequence[str]) -> None:
     """Refuse what no decoder can be asked for."""
     for name in names:
@@ -110,7 +125,7 @@ def planned(names: Sequence[str], layers: int) -> list[Intervention]:
     """The forwards that names stand for, in a decoder of so many layers."""
     found = []
     for asked in names:
-        name, doses, window = _read(asked)
+        name, doses, window, tokens = _read(asked)
         if window is not None:
             first, last = max(window[0], 1), window[1] if window[1] >= 0 else layers
             if not first <= last <= layers:
@@ -120,7 +135,7 @@ def planned(names: Sequence[str], layers: int) -> list[Intervention]:
                 )
             window = first, last
         found += [
-            Intervention(name, dose, layer, window)
+            Intervention(name, dose, layer, window, tokens)
             for dose in doses
             for layer in (range(1, layers + 1) if name in OF_ONE_LAYER else (0,))
         ]
@@ -128,10 +143,10 @@ def planned(names: Sequence[str], layers: int) -> list[Intervention]:
     return list(by_label.values())
 
 
-def _read(asked: str) -> tuple[str, tuple[float, ...], tuple[int, int] | None]:
-    """Name, doses, and the first and last layer; -1: the last one there is."""
+def _read(asked: str) -> tuple[str, tuple[float, ...], tuple[int, int] | None, str]:
+    """Name, doses, the first and last layer, -1: the last one there is, and the class of tokens."""
     parts = _ASKED.fullmatch(asked)
-    name = parts["name"] if parts else re.split("[=@]", asked)[0]
+    name = parts["name"] if parts else re.split("[=@:]", asked)[0]
     if name not in DOSES:
         raise NormprobeError(
             f"--do: there is no intervention {name}: expected {', '.join(DOSES)}",
@@ -148,6 +163,19 @@ def _read(asked: str) -> tuple[str, tuple[float, ...], tuple[int, int] | None]:
                 f"--do: {name} has no dose", f"only {', '.join(DOSED)} have one; write {name}"
             )
         doses = (_number(asked, parts["dose"]),)
+    tokens = parts["tokens"]
+    if tokens is not None:
+        if name not in OF_CLASSES:
+            raise NormprobeError(
+                f"--do: {name} is not done to some visual tokens",
+                f"only {', '.join(OF_CLASSES)} are; write {name}",
+            )
+        if tokens not in CLASSES:
+            raise NormprobeError(
+                f"--do: {asked}: there is no class {tokens!r} of visual tokens: expected "
+                f"{', '.join(CLASSES)}",
+                did_you_mean(tokens, CLASSES, f"write {name}:{CLASSES[0]}"),
+            )
     if parts["first"] is not None:
         if name not in LAYERED:
             raise NormprobeError(
@@ -157,7 +185,7 @@ def _read(asked: str) -> tuple[str, tuple[float, ...], tuple[int, int] | None]:
         first = int(parts["first"])
         last = first if not parts["to"] else int(parts["last"] or -1)
         window = first, last
-    return name, doses, window
+    return name, doses, window, tokens or ""
 
 
 def _number(asked: str, dose: str) -> float:

@@ -32,6 +32,7 @@ from normprobe.hooks import (
 )
 from normprobe.model.find.residual import Residual, Term
 from normprobe.model.intervention_plan import (
+    BLANK,
     FREEZE,
     FREEZE_ATTENTION,
     FREEZE_LAYER,
@@ -74,6 +75,10 @@ class TokenRows:
             chosen[row, places[_order(len(places), seed)[:count]]] = True
         return chosen.to(self.text.device)
 
+    def only(self, tokens: Tensor) -> "TokenRows":
+        """With some of the visual positions, ``[batch, positions]`` bool, in place of all."""
+        return TokenRows(self.visual & tokens.to(self.visual.device), self.text, self.seeds)
+
     def touched(self, name: str) -> Tensor:
         """What an intervention changes."""
         if name in (PLACEBO, FREEZE_TEXT):
@@ -100,7 +105,7 @@ def intervened(
         done: what to do.
         rows: of the batch that runs.
         other: of ``OF_ANOTHER_PICTURE`` its states at the decoder input, of ``PATCH_LAYER`` at that
-            layer, [batch, positions, hidden].
+            layer, of ``BLANK`` those of a grey picture; [batch, positions, hidden].
 
     Raises:
         NormprobeError: of ``OF_UPDATES``, a layer adds nothing that can be followed; of
@@ -220,6 +225,8 @@ def _change_of(
         return lambda x: _scaled(x, rows.visual, as_loud_as_text(x, rows))
     if done.name == PERMUTE:
         return partial(_permuted, rows)
+    if done.name == BLANK:  # of all tokens the whole picture is another one
+        return partial(_patched, rows.visual, other) if done.tokens else None
     if done.name in OF_ANOTHER_PICTURE:
         assert other is not None
         return partial(_swapped, rows.visual, other, directions=done.name == SWAP)

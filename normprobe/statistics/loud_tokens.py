@@ -15,6 +15,13 @@ from normprobe.statistics.token_metrics import token_norms, widened
 #: How many of the largest dimensions are counted together.
 FEW = 10
 
+#: Classes of visual tokens: the loudest of a sample behind the tower, by their share of all.
+LOUDEST = {"loudest_1": 0.01, "loudest_2": 0.02, "loudest_5": 0.05}
+#: The same in words: ``loudest 5 %``.
+LOUDEST_CALLED = {name: f"loudest {100 * share:.0f} %" for name, share in LOUDEST.items()}
+#: The quiet tokens beside those of the largest class.
+QUIET = "quiet"
+
 #: What ``peaks`` says of a token.
 PEAK_METRICS = ("top1_share", "top10_share", "peak", "peak_to_token_median", "peak_dimension")
 
@@ -190,3 +197,38 @@ def loudest_tokens(
     ]
     table.insert(len(by), "token", pd.Series(text, dtype=object))
     return table.rename(columns={"loudest_position": "position"}).astype({"position": int})
+
+
+def loud_classes(norms: NDArray[np.float64]) -> dict[str, NDArray[np.int_]]:
+    """The loudest of some tokens, by class; at least one each, so in a small picture the same."""
+    order = np.argsort(-norms, kind="stable")
+    return {
+        name: np.sort(order[: max(1, round(share * len(norms)))]) for name, share in LOUDEST.items()
+    }
+
+
+def twins_of(
+    chosen: NDArray[np.int_], norms: NDArray[np.float64], images: NDArray[np.int_] | None
+) -> list[NDArray[np.int_]]:
+    """For each chosen token the nearest quiet ones of its picture, before it and behind it.
+
+    Quiet: not above the median behind the tower. What a place gets by itself, such as the last
+    rows of a picture, both have.
+    """
+    quiet = np.flatnonzero(norms <= np.median(norms))
+    found = []
+    for token in chosen:
+        mine = quiet if images is None else quiet[images[quiet] == images[token]]
+        mine = mine[mine != token]
+        place = np.searchsorted(mine, token)
+        found.append(mine[max(place - 1, 0) : place + 1])
+    return found
+
+
+def classes_of(
+    norms: NDArray[np.float64], images: NDArray[np.int_] | None
+) -> dict[str, NDArray[np.int_]]:
+    """The tokens of each class, of ``LOUDEST`` and ``QUIET``."""
+    found = loud_classes(norms)
+    *_, largest = found.values()
+    return {**found, QUIET: np.unique(np.concatenate(twins_of(largest, norms, images)))}

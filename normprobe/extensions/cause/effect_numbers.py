@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from normprobe.model.intervention_plan import read_label
 from normprobe.report.ratio_words import Estimate
 from normprobe.report.sentences import layer_names
 from normprobe.tidy import INTERVAL, QUANTITY, select
@@ -75,14 +76,18 @@ def effects(rows: pd.DataFrame, ends: Sequence[str] = INTERVAL) -> list[Estimate
 
 
 def base_of(intervention: str) -> str:
-    """``freeze`` of ``freeze@12-20``."""
-    return intervention.partition("@")[0]
+    """``freeze`` of ``freeze:loudest_5@12-20``."""
+    return read_label(intervention)[0]
 
 
 def by_turning(cause: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The answers' rows of doses under which visual tokens turn more, and of others less."""
+    """The answers' rows of doses under which visual tokens turn more, and of others less.
+
+    Those of a class of visual tokens are none: it speaks of these, not of inertia.
+    """
     keys = ["intervention", "dose"]
-    dosed = cause["intervention"].map(base_of).isin(TURNING_DOSES)
+    of_all = ~cause["intervention"].str.contains(":")
+    dosed = cause["intervention"].map(base_of).isin(TURNING_DOSES) & of_all
     angles = cause[(cause[QUANTITY] == "visual_angle") & dosed]
     turned = np.log(angles["mean"]).groupby([angles[key].fillna(0) for key in keys]).mean()
     rows = cause[dosed & (cause["layer"] == 0) & cause["mean"].notna()]

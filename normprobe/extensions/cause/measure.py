@@ -53,6 +53,7 @@ from normprobe.model.intervention_plan import (
 )
 from normprobe.model.interventions import TokenRows, called_as_loud_as_text, intervened
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.tower_join import TowerClasses
 from normprobe.schema import PADDING, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.token_metrics import in_group, token_metrics, widened
 from normprobe.tensors import find_named, to_host
@@ -90,13 +91,13 @@ def observer(
     """What measures one batch after another; ``answer``: with what the model answers by itself."""
     _refuse(model)
     plan = planned(names, len(model.decoder_layers))
-
+    classes = TowerClasses(model) if any(done.tokens for done in plan) else None
     checked = False
 
     def observe(inputs: Mapping[str, Any], samples: Sequence[Sample]) -> SeenCause:
         nonlocal checked
         with observing(model.model):
-            batch = _Batch(model, builder, inputs, samples)
+            batch = _Batch(model, builder, inputs, samples, classes)
             if not checked and not model.doubt:
                 model.doubt = batch.doubt()
             checked = True
@@ -135,8 +136,10 @@ class _Batch:
         builder: InputBuilder,
         inputs: Mapping[str, Any],
         samples: Sequence[Sample],
+        classes: TowerClasses | None = None,
     ) -> None:
         self.model, self.builder, self.samples = model, builder, samples
+        self._tower_classes = classes
         self.layers = model.decoder_layers
         self.prompts = inputs
         self.rows: TokenRows | None = None
@@ -157,6 +160,8 @@ class _Batch:
         self._free: _Batch | None = None
         self._limits: list[int] = []  # tokens of each greedy answer, at most
         self._pictured: dict[object, dict[str, Any]] = {}  # prompts about other pictures
+        # Of each sample the visual tokens of each class; empty: not asked for yet.
+        self._classes: list[Mapping[str, NDArray[np.int_]]] = []
 
     def seen(self, plan: Sequence[Intervention], *, answer: bool) -> SeenCause:
         """Run everything."""
@@ -211,7 +216,7 @@ class _Batch:
             pictured = self._with_other_pictures(_grey if done.name == BLANK else _another)
             if pictured is None:
                 return None
-            if done.name == BLANK:
+            if done.name == BLANK and not done.tokens:
                 inputs = pictured
             elif done.name == PATCH_LAYER:
                 other = self._entering(pictured, self.layers[done.layer - 1])
@@ -222,12 +227,27 @@ class _Batch:
             if done.name == PATCH_LAYER:  # that a state is replaced is nothing that the model adds
                 stack.enter_context(attached(*reader.handles(self.layers)))
             if self.rows is not None:
-                stack.enter_context(intervened(self.layers, done, self.rows, other))
+                rows = self._rows_for(done, self.rows)
+                stack.enter_context(intervened(self.layers, done, rows, other))
             if done.name != PATCH_LAYER:
                 stack.enter_context(attached(*reader.handles(self.layers)))
             stack.enter_context(attached(self._seeing_logits(logits)))
             run_until(self.model.model, moved_to(self.model.model, inputs))
         return logits[0], reader
+
+    def _rows_for(self, done: Intervention, rows: TokenRows) -> TokenRows:
+        """What is visual to an intervention: all tokens that are, or those of its class."""
+        if not done.tokens:
+            return rows
+        assert self._tower_classes is not None
+        if not self._classes:
+            built = (completed(self.model.model, self.builder.build([s])) for s in self.samples)
+            self._classes = [self._tower_classes.of(inputs) for inputs in built]
+        chosen = torch.zeros_like(rows.visual)
+        for row, classes in enumerate(self._classes):
+            places = rows.visual[row].cpu().nonzero().flatten()
+            chosen[row, places[torch.from_numpy(classes[done.tokens])].to(chosen.device)] = True
+        return rows.only(chosen)
 
     def _entering(self, inputs: Mapping[str, Any], layer: nn.Module) -> Tensor:
         """What enters a layer, ``[batch, positions, hidden]``."""
@@ -298,7 +318,9 @@ class _Batch:
         before, states = self._untouched
         moved = _moved(states, last, self.rows.watched(name))
         touched = (
-            self.rows.touched(name).sum(dim=-1) if name != UNTOUCHED else torch.zeros_like(moved)
+            self._rows_for(done, self.rows).touched(name).sum(dim=-1)
+            if name != UNTOUCHED
+            else torch.zeros_like(moved)
         )
         found = []
         greedy = [torch.nan] * len(self.samples) if self._free is None else self._free.right(done)

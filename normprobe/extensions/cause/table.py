@@ -15,6 +15,7 @@ from normprobe.extensions.cause.effect_intervals import (
     mean_interval,
     share_interval,
 )
+from normprobe.extensions.cause.effect_numbers import base_of
 from normprobe.extensions.cause.measure import ANGLES, OUTCOMES
 from normprobe.model.intervention_plan import BLANK, DOSED, PLACEBO, UNTOUCHED
 from normprobe.report.ratio_words import ALIKE
@@ -245,7 +246,7 @@ def with_off_map(table: pd.DataFrame) -> pd.DataFrame:
     beyond = {*far[_KEYS].itertuples(index=False, name=None)}
     cells = table[_KEYS].itertuples(index=False, name=None)
     marked = [(name, dose, at) in beyond or (name, dose, 0) in beyond for name, dose, at in cells]
-    has_dose = table["intervention"].str.partition("@")[0].isin(DOSED)
+    has_dose = table["intervention"].map(base_of).isin(DOSED)
     told = table.assign(off_map=marked, dose=table["dose"].where(has_dose))
     effect = ["mean", *INTERVAL, *BAND]
     order = [*_KEYS, QUANTITY, *effect, "untouched", "value", "off_map", "samples"]

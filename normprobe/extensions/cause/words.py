@@ -19,10 +19,12 @@ from normprobe.extensions.cause.effect_numbers import (
     rounded,
     which,
 )
+from normprobe.model.intervention_plan import read_label
 from normprobe.report.ratio_words import Estimate, agreeing, ratios_by_layer
 from normprobe.report.sentences import Told, layer_findings
 from normprobe.report.verdict import OPEN, Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
+from normprobe.statistics.loud_tokens import LOUDEST_CALLED, QUIET
 from normprobe.tidy import BAND, QUANTITY, select
 
 #: Interventions as subjects of a sentence, in order.
@@ -46,6 +48,10 @@ SUBJECTS = {
     "scale-to-text": "Giving visual tokens the norm of text at the decoder input",
     "gain": "A gain on the updates of visual tokens",
 }
+#: Of a class of visual tokens, where that is another sentence.
+_OF_CLASSES = {"blank": "Giving visual tokens the states of a grey picture"}
+_CLASSES = {name: f"the {called} of visual tokens" for name, called in LOUDEST_CALLED.items()}
+_CLASSES[QUIET] = "quiet visual tokens beside the loudest"
 #: Those that are done in all layers, or in some.
 _LAYERED = (
     *("freeze", "freeze-text", "freeze-attention", "freeze-mlp", "random-updates"),
@@ -66,15 +72,15 @@ def verdict(run: RunStore) -> Verdict:
     """What turning comes from, and what it is worth to the answers."""
     cause = run.table("cause")
     turning, costs, frozen = _turning(cause), _costs(cause), _effects(cause, "freeze")
-    told = [
-        name for name in SUBJECTS if name not in TURNING_DOSES or RIGHT[0] not in outcomes(cause)
-    ]
     done = cause["intervention"].unique()
+    # What doses that change all turning do is in ``costs`` where answers are right or wrong.
+    told = [each for each in done if base_of(each) not in TURNING_DOSES or ":" in each]
+    told = told if RIGHT[0] in outcomes(cause) else [*done]
     findings = [*turning, *costs]
     findings += [
         finding
-        for name in told
-        for each in done
+        for name in SUBJECTS
+        for each in told
         if base_of(each) == name
         for finding in _effects(cause, each)
     ]
@@ -216,9 +222,11 @@ def _effects(cause: pd.DataFrame, intervention: str) -> list[Finding]:
             told = outcome, rows.iloc[these], [numbers[row] for row in these]
             parts.setdefault((state, *these), []).append(told)
         off |= len(rows) > 0 and not on_map(rows).any()
-    name, _, layers = intervention.partition("@")
+    name, tokens, layers = read_label(intervention)
     where = f" in layer{'s' * ('-' in layers)} {layers}" if layers else " in all layers"
-    subject = SUBJECTS[name] + where * (name in _LAYERED) + f" ({OFF})" * off
+    subject = (_OF_CLASSES.get(name) or SUBJECTS[name]) if tokens else SUBJECTS[name]
+    subject = subject.replace("visual tokens", _CLASSES[tokens]) if tokens else subject
+    subject += where * (name in _LAYERED) + f" ({OFF})" * off
     return [_effect(intervention, subject, told) for told in parts.values()]
 
 

@@ -243,6 +243,46 @@ def test_every_number(name, batch_size, padding):
         np.testing.assert_allclose(found[column], wanted[column], err_msg=column, **nearly)
 
 
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_class_of_visual_tokens(name, batch_size, monkeypatch):
+    """What is done to some visual tokens leaves the others and the text as they are."""
+    batch = batch_of(name, batch_size)
+    visual = batch.rows("visual")
+    numbers = [np.array([row % 2, int(of.sum()) - 1]) for row, of in enumerate(visual)]
+    some = torch.zeros_like(visual)
+    for row, of_row in enumerate(numbers):
+        some[row, visual[row].nonzero().flatten()[of_row]] = True
+    given = iter([{"loudest_5": of_row} for of_row in numbers])
+    monkeypatch.setattr(measure.TowerClasses, "of", lambda *_: next(given))
+    asked = ("freeze", "freeze@2-3", "gain=2", "freeze-mlp", "scale=0.25", "blank", "knockout@1-2")
+    found = measured(batch, [re.sub(r"^([a-z-]+(=[.0-9]+)?)", r"\1:loudest_5", a) for a in asked])
+    grey = asked_with(batch, perturbed(batch.inputs)).entered
+    of_mlp = lambda update, place: update * (place == 0)  # noqa: E731
+    wanted = {
+        ("freeze:loudest_5", 0.0): forward(batch, gain=0.0, rows=some),
+        ("freeze:loudest_5@2-3", 0.0): forward(batch, gain=0.0, rows=some, layers=[2, 3]),
+        ("gain:loudest_5", 2.0): forward(batch, gain=2.0, rows=some),
+        ("freeze-mlp:loudest_5", 0.0): forward(batch, change=of_mlp, rows=some),
+        ("scale:loudest_5", 0.25): forward(batch, times(batch.entered, some, 0.25)),
+        ("blank:loudest_5", 0.0): forward(batch, torch.where(some[..., None], grey, batch.entered)),
+    }
+    untouched = forward(batch)
+    for (label, dose), ran in wanted.items():
+        for row, key in enumerate(ids_of(batch)):
+            numbers_of = found.loc[(label, dose, 0, key)]
+            now, was = (each.log_probabilities(batch)[row] for each in (ran, untouched))
+            answer = batch.answers[row]
+            assert numbers_of["nll"] == pytest.approx(
+                -now[range(len(answer)), answer].mean().item(), rel=1e-9
+            )
+            kl = (was.exp() * (was - now)).sum(-1).mean().item()
+            assert numbers_of["kl"] == pytest.approx(kl, rel=1e-9, abs=1e-9)
+            assert numbers_of["touched"] == 2
+    hidden = found.xs("knockout:loudest_5@1-2").xs(0, level="layer")
+    assert (hidden["touched"] == 2).all() and (hidden["kl"] > 0).all()
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_what_reads_no_visual_token_knows_nothing_of_the_picture(name):
     """The same answers to another picture; not so where the text of one layer still reads it."""
@@ -259,6 +299,9 @@ def test_what_reads_no_visual_token_knows_nothing_of_the_picture(name):
     [
         ("freeze@12-20", "freeze@12-20: this decoder has the layers 1 to 3"),
         ("freeze@3-2", "freeze@3-2: this decoder has the layers 1 to 3"),
+        ("swap:quiet", "swap is not done to some visual tokens"),
+        ("freeze:loud", "freeze:loud: there is no class 'loud' of visual tokens: expected"),
+        ("scale=x:quiet", "scale=x:quiet: a dose is a number above 0, received 'x'"),
         ("knockout@0", "knockout@0: this decoder has the layers 1 to 3"),
         ("freeze@a", "freeze@a names no layers"),
         ("scale@2", "scale is not done in some layers"),

@@ -291,6 +291,17 @@ def test_layers_and_doses_of_ones_own_are_named() -> None:
     assert "gains 20.0 points [10.0, 30.0] of accuracy (gain@2-3 3)." in said(gained)
 
 
+def test_classes_of_visual_tokens_are_named_and_say_nothing_of_inertia() -> None:
+    table = pd.concat([frozen(0.05, 0.01), frozen(0.02, 0.03)], ignore_index=True)
+    table["intervention"] = ["freeze:loudest_5"] * 2 + ["freeze:quiet@2-3"] * 2
+    told = said(table)
+    assert "Freezing the loudest 5 % of visual tokens in all layers costs 0.050 nats" in told
+    assert "Freezing quiet visual tokens beside the loudest in layers 2-3 has no" in told
+    gained = dosed(("scale:loudest_1", 0.25, 2.0, -0.2, 0.1))
+    assert "turning of visual tokens" not in said(gained)
+    assert "Scaling the loudest 1 % of visual tokens at the decoder input gains" in said(gained)
+
+
 def test_fewer_frozen_text_rows_are_said_to_be_so() -> None:
     table = frozen(0.05, 0.01).assign(intervention="freeze-text")
     counts = pd.concat([cause(), table], ignore_index=True)

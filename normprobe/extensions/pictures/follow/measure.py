@@ -15,24 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.data.sample import Sample
-from normprobe.extensions.pictures.follow.join import Array, BeforeDecoder, Join, NotJoined
 from normprobe.extensions.pictures.watched import run_watched
 from normprobe.hooks import on_input, on_output
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.first_forward import check_forward
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.token_places import text_after_image
+from normprobe.model.tower_join import Array, BeforeDecoder, Join, NotJoined
 from normprobe.schema import TEXT, VISUAL
 from normprobe.statistics.bootstrap import spearman
+from normprobe.statistics.loud_tokens import LOUDEST, QUIET, loud_classes, twins_of
 from normprobe.statistics.token_metrics import in_group, token_norms
 
 #: The stages in their order.
 TOWER, PROJECTOR, DECODER = STAGES_FOLLOWED = ("tower", "projector", "decoder")
 
-#: Classes of visual tokens: the loudest of a sample behind the tower, by their share of all.
-LOUDEST = {"loudest_1": 0.01, "loudest_2": 0.02, "loudest_5": 0.05}
-#: The quiet tokens beside those of the largest class.
-QUIET = "quiet"
 FOLLOWED_GROUPS = (VISUAL, TEXT, *LOUDEST, QUIET)
 
 #: What a token gets, and of each: of the others, and of quiet tokens beside it.
@@ -156,32 +153,6 @@ class _Received:
 # --- tokens of a sample --------------------------------------------------------------------------
 
 
-def loud_classes(norms: Array) -> dict[str, NDArray[np.int_]]:
-    """The loudest of some tokens, by class; at least one each, so in a small picture the same."""
-    order = np.argsort(-norms, kind="stable")
-    return {
-        name: np.sort(order[: max(1, round(share * len(norms)))]) for name, share in LOUDEST.items()
-    }
-
-
-def twins_of(
-    chosen: NDArray[np.int_], norms: Array, images: NDArray[np.int_] | None
-) -> list[NDArray[np.int_]]:
-    """For each chosen token the nearest quiet ones of its picture, before it and behind it.
-
-    Quiet: not above the median behind the tower. What a place gets by itself, such as the last
-    rows of a picture, both have.
-    """
-    quiet = np.flatnonzero(norms <= np.median(norms))
-    found = []
-    for token in chosen:
-        mine = quiet if images is None else quiet[images[quiet] == images[token]]
-        mine = mine[mine != token]
-        place = np.searchsorted(mine, token)
-        found.append(mine[max(place - 1, 0) : place + 1])
-    return found
-
-
 def rank_correlation_of(first: Array, second: Array) -> float:
     """Spearman's over the tokens that have both numbers; NaN of fewer than three."""
     both = np.isfinite(first) & np.isfinite(second)
@@ -207,7 +178,7 @@ def _rows_of(seen: FollowedTokens) -> Iterator[dict[str, Any]]:
     loud = seen.before.read
     classes = loud_classes(loud)
     twins = {name: twins_of(chosen, loud, seen.images) for name, chosen in classes.items()}
-    quiet = np.unique(np.concatenate(twins["loudest_5"]))
+    quiet = np.unique(np.concatenate([*twins.values()][-1]))
     groups = {VISUAL: np.arange(len(loud)), **classes, QUIET: quiet}
     stages: _Places = {(TOWER, number): of for number, of in seen.before.tower.items()}
     if seen.before.projector is not None:

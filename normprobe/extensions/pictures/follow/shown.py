@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from normprobe.errors import number_of
-from normprobe.extensions.pictures.follow.measure import DECODER, LOUDEST, PROJECTOR, QUIET, TOWER
+from normprobe.extensions.pictures.follow.measure import DECODER, PROJECTOR, TOWER
 from normprobe.extensions.pictures.sample_tables import print_left_out
 from normprobe.report.charts import Curve, Panel, charts, draw_panels
 from normprobe.report.figures.draw import Drawing
@@ -25,11 +25,12 @@ from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TEXT, VISUAL
+from normprobe.statistics.loud_tokens import LOUDEST, QUIET
+from normprobe.statistics.loud_tokens import LOUDEST_CALLED as _CALLED
 from normprobe.tidy import BAND, select
 
 # --- in words ------------------------------------------------------------------------------------
 
-_CALLED = {name: f"loudest {share:.0%}".replace("%", " %") for name, share in LOUDEST.items()}
 _BESIDE = "quiet tokens beside them"
 #: What a class gets, beside what: the finding, the quantity, what is compared.
 _COMPARED = (

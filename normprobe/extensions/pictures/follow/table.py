@@ -5,7 +5,6 @@ import pandas as pd
 from normprobe.extensions.pictures.follow.measure import (
     DECODER,
     FOLLOWED_GROUPS,
-    LOUDEST,
     NORM_RANKS,
     OF_REST,
     OF_TWINS,
@@ -19,6 +18,7 @@ from normprobe.extensions.pictures.sample_tables import (
     measured_rows,
 )
 from normprobe.schema import VISUAL
+from normprobe.statistics.loud_tokens import LOUDEST
 from normprobe.statistics.resampling import Together
 from normprobe.tidy import declared, in_order
 

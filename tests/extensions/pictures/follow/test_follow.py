@@ -13,7 +13,6 @@ from support.eager_attention import eager_weights
 from support.pictured import SIZE, loaded, sample
 
 from normprobe import NormprobeError
-from normprobe.extensions.pictures.follow.join import BeforeDecoder
 from normprobe.extensions.pictures.follow.measure import (
     FollowedTokens,
     observer,
@@ -24,6 +23,7 @@ from normprobe.extensions.pictures.follow.shown import draw_follow, verdict
 from normprobe.extensions.pictures.follow.table import tables
 from normprobe.inputs.on_device import inputs_for
 from normprobe.model.tower import blocks_of
+from normprobe.model.tower_join import BeforeDecoder
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.tidy import select

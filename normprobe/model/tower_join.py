@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normprobe.errors import NormprobeError
 from normprobe.hooks import (
     PROJECTED_STATE,
     attached,
@@ -32,13 +33,50 @@ from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tower import blocks_of
-from normprobe.statistics.token_metrics import token_norms
+from normprobe.schema import VISUAL
+from normprobe.statistics.loud_tokens import LOUDEST, QUIET, classes_of
+from normprobe.statistics.token_metrics import in_group, token_norms
 
 Array = NDArray[np.float64]
 
 
 class NotJoined(Exception):
     """Rows of the tower have no place among the visual tokens; the text says why."""
+
+
+class TowerClasses:
+    """Which visual tokens of a sample are the loudest behind the vision tower, and quiet beside.
+
+    Raises:
+        NormprobeError: its visual tokens cannot be followed back.
+    """
+
+    def __init__(self, model: MeasuredModel) -> None:
+        self._model = model
+        self._join: Join | None = None
+
+    def of(self, inputs: Mapping[str, Any]) -> dict[str, NDArray[np.int_]]:
+        """Their numbers among the visual tokens, by class of ``statistics.loud_tokens``.
+
+        Args:
+            inputs: of one sample.
+        """
+        batch = self._model.batch(inputs)
+        at_entry = batch.groups_at(self._model.decoder_input(inputs))
+        visual = in_group(VISUAL, at_entry[0].cpu())
+        if not visual.any():
+            return dict.fromkeys((*LOUDEST, QUIET), np.empty(0, dtype=int))
+        try:
+            self._join = self._join or Join(self._model)
+            norms = self._join.norms(inputs, visual).read
+        except NotJoined as why:
+            raise NormprobeError(
+                f"visual tokens of {self._model} have no class: {why}",
+                "leave the class out: --do freeze is done to all visual tokens",
+            ) from why
+        numbers = batch.images_at(at_entry)
+        images = None if numbers is None else numbers[0].cpu().numpy()[visual.numpy()]
+        return classes_of(norms, images)
 
 
 @dataclass
