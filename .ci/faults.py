@@ -86,7 +86,13 @@ def all_tried(these: Sequence[dict[str, Any]], *options: str) -> Iterator[Tried]
     Args:
         these: the faults; one without a file leaves the code as it is.
         options: of pytest, for all of their tests; without any the first that fails is enough.
+
+    Raises:
+        ValueError: as ``planted``.
     """
+    for fault in these:
+        if "file" in fault:  # before anything is tried: a copy that fails would be waited for
+            planted(fault, (ROOT / "normprobe" / fault["file"]).read_text(encoding="utf-8"))
     ended = FORK.SimpleQueue()
     for copy in range(COPIES):
         share = these[copy::COPIES]
