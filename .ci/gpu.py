@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+import transformers
 import typer
 from probe_cost import bare, beside_training, measure_all, ways
 from transformers import AutoModelForImageTextToText, LlavaConfig
@@ -216,27 +218,28 @@ def main(
     if not torch.cuda.is_available():
         typer.echo("no CUDA device here: nothing is measured")
         return
-    tested = tests_there()
-    model, builder = build_model(), InputBuilder(build_processor())
-    device = torch.cuda.get_device_name()
-    lines = [
-        f"# {device}",
-        "",
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}.",
+    parts = [
+        f"# {torch.cuda.get_device_name()}",
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}, transformers "
+        f"{transformers.__version__}.\n"
         "The model has the shape of LLaVA-1.5-7B, random weights, bfloat16 (`make gpu`).",
-        "",
-        *(line for batch in BATCHES for line in [*cost_table(model, builder, batch, rounds), ""]),
-        *whole_run(model, builder, samples),
-        "",
-        *measurement_table(model, builder, rounds),
-        "",
-        *training_lines(rounds),
-        "",
-        f"Tests on the device: {tested}",
     ]
-    text = "\n".join(lines) + "\n"
-    typer.echo(text)
-    (ROOT / ".github/GPU.md").write_text(text, encoding="utf-8")
+    for part in measured(rounds, samples):  # each as soon as it is known
+        typer.echo(f"{part}\n")
+        parts.append(part)
+    (ROOT / ".github/GPU.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def measured(rounds: int, samples: int) -> Iterator[str]:
+    """Each part of the page."""
+    model, builder = build_model(), InputBuilder(build_processor())
+    for batch in BATCHES:
+        yield "\n".join(cost_table(model, builder, batch, rounds))
+    yield "\n".join(whole_run(model, builder, samples))
+    yield "\n".join(measurement_table(model, builder, 2 * rounds))
+    del model
+    yield "\n".join(training_lines(rounds))
+    yield f"Tests on the device: {tests_there()}"
 
 
 if __name__ == "__main__":

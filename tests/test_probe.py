@@ -575,3 +575,18 @@ def test_config_and_files_that_differ_are_said_in_the_record(tmp_path: Path) -> 
     assert "language_model.layers: 5 by the config, 6 in the weight files" in warnings
     assert "config.json says float32, and the weights are saved in bfloat16" in warnings
     assert set(run.record["attn_implementation"]) == {"vision_encoder", "decoder_layers"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="compiling on a CPU needs a C++ compiler")
+def test_flex_attention_gives_the_norms_of_eager_attention() -> None:
+    """It compiles itself, and is traced before it is measured."""
+    found = [
+        Probe("specimen", device="cpu", dtype="float32", attn_implementation=kernel)
+        .layers(limit=2)
+        .wide("norm")
+        for kernel in ("flex_attention", "eager")
+    ]
+    torch.compiler.reset()
+    numbers = [table.select_dtypes("number") for table in found]
+    pd.testing.assert_frame_equal(*numbers, rtol=1e-4)

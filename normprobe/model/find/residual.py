@@ -11,10 +11,10 @@ without. Values could mislead: behind a closed gate no branch is seen.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn, ops
@@ -40,11 +40,25 @@ CLOSING = "a norm of something else"
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands every tensor operation to ``run``, on any device: ``run(func, args, kwargs)``."""
+    """Hands every tensor operation to ``run``, on any device: ``run(func, args, kwargs)``.
+
+    What is compiled, such as flex_attention, runs as it was written: Dynamo would leave a function
+    that is called here uncompiled for good.
+    """
 
     def __init__(self, run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._run = run
+        self._uncompiled = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._uncompiled.enter_context(torch.compiler.set_stance("force_eager"))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._uncompiled.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._run(func, args, kwargs or {})
