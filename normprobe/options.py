@@ -228,7 +228,7 @@ class Sampling:
     data: Annotated[
         str,
         typer.Option(
-            help="Bundled: sample, pairs, boxes, mixed, text (no images), paper. A benchmark: "
+            help="Bundled: sample, scenes, pairs, boxes, mixed, text, paper. A benchmark: "
             "mmbench, pope:random, ... A file or folder.",
             metavar="DATA",
         ),

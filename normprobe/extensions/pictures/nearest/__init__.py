@@ -22,7 +22,8 @@ class Nearest(PictureMeasurement):
 
     How near are they, and nearer than tokens of the same pictures with their pixels permuted?
     """
-    section_tables = section_figures = ("nearest",)
+    section_tables = ("nearest", "nearest_words")
+    section_figures = ("nearest",)
 
     @property
     def shown(self) -> ShownModule:

@@ -171,7 +171,8 @@ def _looked_at(words: pd.DataFrame) -> list[int]:
 
 def section(run: RunStore) -> list[Markup]:
     """Cosines and shares, layer by layer, and the words."""
-    nearest = run.table("nearest")
+    nearest, words = run.table("nearest"), run.table("nearest_words")
+    some = words[words["layer"].isin(_looked_at(words))].groupby("layer").head(2 * _FEW)
     return [
         heading("The nearest words"),
         curves(charts(_PANELS, nearest)),
@@ -180,5 +181,5 @@ def section(run: RunStore) -> list[Markup]:
             "nearest 5 % of tokens of the same pictures with their pixels permuted."
         ),
         shown(nearest),
-        shown(run.table("nearest_words")),
+        shown(some.assign(word=some["word"].map(readable_token))),
     ]
