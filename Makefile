@@ -23,7 +23,7 @@ RELEASES ?= 5.16 5.17 5.18 5.19 5.20 5.21
 # Lightning and DeepSpeed, and what processors read clips and sounds with.
 EXTRAS := .venv-extras
 EXTRAS_READY := $(EXTRAS)/ready
-EXTRAS_TESTS := tests/extensions/training/test_callback.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
+EXTRAS_TESTS := tests/extensions/training/test_callback.py tests/extensions/training/test_set_ups.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
 	tests/data/test_media.py
 
 # Released weights: SmolLM2-135M-Instruct as a GGUF file.

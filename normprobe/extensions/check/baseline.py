@@ -21,7 +21,6 @@ from normprobe.extensions.check.measure import (
     LOGITS,
     PLAIN,
     SIGNED,
-    layer_stage,
     place_of,
 )
 from normprobe.options import Loading
@@ -513,8 +512,8 @@ _WHERE = {
 #: within the tolerance, which rounding alone may reach, has to be less than this share of it.
 _NEARLY, _FAR_LESS = 0.01, 0.1
 _LAYER = (
-    "look at what follows, its norms and their eps, rotary positions and mask, activation, weights, "
-    "biases and their layout"
+    "look at what follows, its norms and their eps, rotary positions and mask, activation, "
+    "weights, biases and their layout"
 )
 #: What is added to visual tokens between layers reaches the others by attention alone, later.
 _MOSTLY = 0.2

@@ -4,7 +4,7 @@ A mistake is a transformation of the model's own states. One is named where it m
 states of a sample those that were saved, which they were not without it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -91,17 +91,17 @@ def against_files(
         saved |= {stage: (theirs, _visual(theirs)) for stage, (theirs, _) in vision.items()}
         types |= {str(state.dtype).removeprefix("torch.") for state, _ in saved.values()}
         found.append(_summed(saved, sample.id))
-        ours = {stage: (own, _visual(own)) for stage, (_, own) in vision.items()}
-        made += [_summed(ours, sample.id)] * bool(ours)
+        own = {stage: (ours, _visual(ours)) for stage, (_, ours) in vision.items()}
+        made += [_summed(own, sample.id)] * bool(own)
     facts = {**before.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
-    table, ours = (
-        tables(pd.concat(each))["check"].reindex(columns=[*BASELINE_COLUMNS]) if each else None
-        for each in (found, made)
-    )
-    assert table is not None
-    seen = [] if ours is None else [*ours["stage"].unique()]
-    held = before.states["stage"].isin(table["stage"]) & ~before.states["stage"].isin(seen)
-    states_before = pd.concat([each for each in (ours, before.states[held]) if each is not None])
+    table = _table(found)
+    states_before = before.states[before.states["stage"].isin(table["stage"])]
+    seen: list[str] = []  # stages that this alone looks at, or looks at otherwise
+    if made:
+        ours_too = _table(made)
+        seen = [*ours_too["stage"].unique()]
+        others = states_before[~states_before["stage"].isin(seen)]
+        states_before = pd.concat([ours_too, others]) if len(others) else ours_too
     now, before = (
         Baseline(facts, before.samples, table),
         replace(before, states=states_before),
@@ -134,6 +134,11 @@ def against_files(
 def _visual(state: Tensor) -> Tensor:
     """The group of each row of a picture."""
     return torch.full((len(state),), TOKEN_GROUPS.index(VISUAL), dtype=torch.int8)
+
+
+def _table(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The states of a baseline, of rows of samples."""
+    return tables(pd.concat(found))["check"].reindex(columns=[*BASELINE_COLUMNS])
 
 
 def _summed(states: Mapping[str, tuple[Tensor, Tensor]], sample_id: str) -> pd.DataFrame:

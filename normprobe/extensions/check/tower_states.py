@@ -29,7 +29,7 @@ BLOCKS, PROJECTOR = "vision_layers", "projector"
 
 def vision_names(model: MeasuredModel) -> dict[str, str]:
     """The stages by the names of their tensors."""
-    found = {}
+    found: dict[str, str] = {}
     for stage, number, part in _parts(model):
         names = [part.name, PROJECTOR if number is None else f"{BLOCKS}.{number}"]
         found |= {f"{name}{end}": stage for name in names for end in ("", ".output")}
@@ -41,7 +41,9 @@ def own_vision(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, Ten
     kept: dict[str, list[Tensor]] = {}
 
     def keep(stage: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        state = hidden_state_of(output, PROJECTED_STATE if stage == PROJECTOR_OUTPUT else HIDDEN_STATE)
+        state = hidden_state_of(
+            output, PROJECTED_STATE if stage == PROJECTOR_OUTPUT else HIDDEN_STATE
+        )
         kept.setdefault(stage, []).append(state.detach().flatten(0, -2).cpu())
 
     handles = [after_call(part.module, partial(keep, stage)) for stage, _, part in _parts(model)]

@@ -1,4 +1,4 @@
-"""States of vision encoder blocks and projector that another engine saved: the first that differs."""
+"""States of vision encoder and projector in files: the first that differs is named."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -216,9 +216,7 @@ def by_lightning(of: Training) -> Ended:
             self.model = prepared(tiny_model("llava"), of)
             compiled = of.added == "compile"
             # beside the model, whose weights stand there once
-            self.runs = [
-                torch.compile(self.model, backend="aot_eager") if compiled else self.model
-            ]
+            self.runs = [torch.compile(self.model, backend="aot_eager") if compiled else self.model]
             self.automatic_optimization = not in_backward
 
         def training_step(self, batch: Mapping[str, Any], _: int) -> Any:
