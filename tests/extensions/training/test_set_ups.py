@@ -5,10 +5,12 @@ Lightning are in all of its cells, those of the Trainer nowhere), GradScaler tak
 nor steps in the backward, and the Trainer and TRL compute in float16 on a GPU alone.
 """
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, Trainer, Tr
 
 import normprobe
 from normprobe import NormProbeCallback, Watch, watch
+from normprobe.runs.run_folder import RunFolder
 from normprobe.specimen import SPECIMEN_DIR
 from normprobe.tidy import select
 
@@ -42,6 +45,7 @@ class Training(NamedTuple):
     added: str
     watched: bool
     folder: Path
+    options: Mapping[str, Any] = MappingProxyType({"output": None})  # of the watch
 
     @property
     def accumulate(self) -> int:
@@ -105,7 +109,7 @@ def by_hand(of: Training) -> Ended:
     model = prepared(tiny_model("llava"), of)
     own = None if of.watched or of.added == "compile" else FirstForward(model)
     runs = torch.compile(model, backend="aot_eager") if of.added == "compile" else model
-    seen = watch(runs, 1, output=None) if of.watched else None
+    seen = watch(runs, 1, **of.options) if of.watched else None
     dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(of.precision)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=of.precision == "16-mixed")
     data = batches(model)
@@ -168,7 +172,7 @@ def optimizers(model: nn.Module, of: Training) -> dict[str, Any]:
 
 
 def fitted(trainer: Trainer, of: Training) -> Ended:
-    callback = NormProbeCallback(every=1, output=None)
+    callback = NormProbeCallback(every=1, **of.options)
     own = None if of.watched or of.added == "compile" else FirstForward(trainer.model)
     if of.watched:
         trainer.add_callback(callback)
@@ -242,7 +246,7 @@ def by_lightning(of: Training) -> Ended:
         "16-mixed": {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)]},
     }[of.precision]
     own = None if of.watched or of.added == "compile" else FirstForward(module.model)
-    callback = normprobe.LightningCallback(every=1, output=None)
+    callback = normprobe.LightningCallback(every=1, **of.options)
     trainer = lightning.Trainer(
         max_steps=STEPS, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, max_epochs=-1,
@@ -294,3 +298,37 @@ def test_a_watch_changes_no_weight_and_reads_what_own_hooks_read(
         last = run.table["layer"].max()
         table = select(run.table, "norm", layer=last, group="visual", training_step=0)
         assert table["mean"].item() == pytest.approx(own.norm, rel=1e-5)
+
+
+def unreachable(values: Mapping[str, float], *_: Any) -> None:
+    raise ConnectionError("no route to the tracker")
+
+
+def no_space(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("fails", ["disk", "network"])
+@pytest.mark.parametrize("set_up", SET_UPS)
+def test_what_fails_beside_a_training_leaves_it_as_it_is(
+    set_up: str,
+    fails: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("normprobe.extensions.training.watch._WRITTEN_EVERY", 0.0)
+    options = {"output": tmp_path / "run"} if fails == "disk" else {"log": unreachable}
+    ends = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        if watched and fails == "disk":
+            monkeypatch.setattr(RunFolder, "append", no_space)
+        of = Training("fp32", "nothing", watched, tmp_path, {"output": None} | options)
+        model, seen, _ = SET_UPS[set_up](of)
+        ends.append([weight.detach().clone() for weight in model.parameters()])
+    assert all(map(torch.equal, *ends))
+    assert seen is not None
+    told = "nothing is measured any more" if fails == "disk" else "the logger failed"
+    assert caplog.text.count(told) == 1
+    assert seen.gave_up == (fails == "disk")
