@@ -76,7 +76,7 @@ test-versions: $(RELEASES:%=test-on-%)  ## the same on each of RELEASES, each wi
 test-on-%: .venv-%/ready
 	.venv-$*/bin/pytest --numprocesses 2 -m "not gpu and not network" $(OLDER_TESTS)
 
-test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some four minutes
+test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some ten minutes
 	$(EXTRAS)/bin/pytest --numprocesses 2 -m "" $(EXTRAS_TESTS)
 
 test-real: $(READY) $(OLDER_READY)  ## tests on released weights that a package of the index carries: some six minutes

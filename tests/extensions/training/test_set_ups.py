@@ -2,12 +2,14 @@
 
 What its library refuses, or has no such thing, is no cell: closures are the plain loop's (those of
 Lightning are in all of its cells, those of the Trainer nowhere), GradScaler takes neither a closure
-nor steps in the backward, and the Trainer and TRL compute in float16 on a GPU alone.
+nor steps in the backward, and the Trainer and TRL compute in float16 on a GPU alone. Compiled, two
+precisions of a plain loop and one of the others stand for all: to compile takes half a minute.
 """
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -268,6 +270,8 @@ def cells() -> Iterator[Any]:
     for set_up, precision, added in product(SET_UPS, PRECISIONS, ADDED):
         scaled = precision == "16-mixed"
         lacking = added == "closure" and (set_up != "plain" or scaled)
+        few = ("fp32", "bf16-mixed") if set_up == "plain" else ("bf16-mixed",)
+        lacking = lacking or (added == "compile" and precision not in few)
         lacking = lacking or (scaled and (added == "in backward" or set_up in ("trainer", "trl")))
         if not lacking:
             yield pytest.param(set_up, precision, added, id=f"{set_up}, {precision}, {added}")
@@ -287,7 +291,10 @@ def test_a_watch_changes_no_weight_and_reads_what_own_hooks_read(
         model, seen, hooks = SET_UPS[set_up](of)
         own = own or hooks
         ends.append([weight.detach().clone() for weight in model.parameters()])
-    assert all(map(torch.equal, *ends))
+    # Other graphs may add in another order: 2e-8 of a weight apart with TRL.
+    near = partial(torch.allclose, rtol=0, atol=1e-6)
+    same = near if added == "compile" and "mixed" in precision else torch.equal
+    assert all(map(same, *ends))
     assert not all(map(torch.equal, model.begun, ends[0]))  # it trained
     assert seen is not None and not seen.gave_up
     run = seen.run()
