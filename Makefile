@@ -23,7 +23,7 @@ RELEASES ?= 5.16 5.17 5.18 5.19 5.20 5.21
 # Lightning and DeepSpeed, and what processors read clips and sounds with.
 EXTRAS := .venv-extras
 EXTRAS_READY := $(EXTRAS)/ready
-EXTRAS_TESTS := tests/extensions/training/test_callback.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
+EXTRAS_TESTS := tests/extensions/training/test_callback.py tests/extensions/training/test_set_ups.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
 	tests/data/test_media.py
 
 # Released weights: SmolLM2-135M-Instruct as a GGUF file.
@@ -76,7 +76,7 @@ test-versions: $(RELEASES:%=test-on-%)  ## the same on each of RELEASES, each wi
 test-on-%: .venv-%/ready
 	.venv-$*/bin/pytest --numprocesses 2 -m "not gpu and not network" $(OLDER_TESTS)
 
-test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some four minutes
+test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some ten minutes
 	$(EXTRAS)/bin/pytest --numprocesses 2 -m "" $(EXTRAS_TESTS)
 
 test-real: $(READY) $(OLDER_READY)  ## tests on released weights that a package of the index carries: some six minutes

@@ -27,8 +27,8 @@ OPTIONS = {
     f"--workers {ANY} {FOLDER} --resume --strict {SHOWN}",
     "check": f"--against --against-dtype --fake-quant --states --tolerance {PROMPTED} --data "
     f"--prompt {DRAW} --workers {ANY} --write --junit {SHOWN}",
-    "states": f"--engine --tensor-parallel --export-inputs --script {PROMPTED} --data --prompt "
-    f"{DRAW} --dtype --output -o {QUIET}",
+    "states": f"--engine --tensor-parallel --export-inputs --script --snippet {PROMPTED} --data "
+    f"--prompt {DRAW} --dtype --output -o {QUIET}",
     "follow": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "

@@ -16,7 +16,7 @@ class Fault(NamedTuple):
     model_type: str
     plant: Callable[[Model], object]
     stage: str  # where it first shows
-    hint: str = ""  # what the sentence has to say of it
+    hint: str  # what the sentence has to say of it
 
 
 def _decoder(model: Model, layer: int = 0) -> Any:
@@ -148,7 +148,7 @@ FAULTS: dict[str, Fault] = {
         "layer 1",
         "rotary positions",
     ),
-    "rope of another layout": Fault("llava", _rope_halves, "layer 1"),
+    "rope of another layout": Fault("llava", _rope_halves, "layer 1", "rotary positions"),
     "kept CLS, last patch dropped": Fault(
         "llava",
         lambda m: _hand_on(m, lambda read, seen: torch.cat([seen[:, :1], read[:, :-1]], 1)),
@@ -159,7 +159,10 @@ FAULTS: dict[str, Fault] = {
         "llava", _set(f"{PROJECTOR}.act", ACT2FN["relu"]), "projector_output", "activation"
     ),
     "tanh for erf in the projector": Fault(
-        "llava", _set(f"{PROJECTOR}.act", ACT2FN["gelu_pytorch_tanh"]), "projector_output"
+        "llava",
+        _set(f"{PROJECTOR}.act", ACT2FN["gelu_pytorch_tanh"]),
+        "projector_output",
+        "activation",
     ),
     "quick gelu": Fault(
         "internvl",
@@ -174,9 +177,13 @@ FAULTS: dict[str, Fault] = {
         "llava",
         lambda m: _mirrored(m.model.multi_modal_projector.linear_2.weight),
         "projector_output",
+        "weights",
     ),
     "transposed weight of the decoder": Fault(
-        "qwen2_5_vl", lambda m: _mirrored(_decoder(m, 1).self_attn.o_proj.weight), "layer 2"
+        "qwen2_5_vl",
+        lambda m: _mirrored(_decoder(m, 1).self_attn.o_proj.weight),
+        "layer 2",
+        "weights",
     ),
     "wrong eps": Fault(
         "qwen2_5_vl",
@@ -184,9 +191,11 @@ FAULTS: dict[str, Fault] = {
         "layer 1",
         "eps",
     ),
-    "dropped bias": Fault("llava", _scaled(f"{PROJECTOR}.linear_1.bias", 0.0), "projector_output"),
+    "dropped bias": Fault(
+        "llava", _scaled(f"{PROJECTOR}.linear_1.bias", 0.0), "projector_output", "biases"
+    ),
     "dropped bias of the queries": Fault(
-        "qwen2_5_vl", _scaled(f"{TEXT}.layers.0.self_attn.q_proj.bias", 0.0), "layer 1"
+        "qwen2_5_vl", _scaled(f"{TEXT}.layers.0.self_attn.q_proj.bias", 0.0), "layer 1", "biases"
     ),
     "patches column by column": Fault(
         "llava", lambda m: _hand_on(m, _columns_first), "projector_input", "another order"
@@ -198,7 +207,10 @@ FAULTS: dict[str, Fault] = {
         "another order",
     ),
     "no position embedding": Fault(
-        "gemma3", _scaled(f"{TOWER}.embeddings.position_embedding.weight", 0.0), "vision_encoder"
+        "gemma3",
+        _scaled(f"{TOWER}.embeddings.position_embedding.weight", 0.0),
+        "vision_encoder",
+        "position embeddings",
     ),
     "gain of a norm plus one": Fault(
         "internvl",
@@ -207,20 +219,22 @@ FAULTS: dict[str, Fault] = {
         "norms",
     ),
     "no norm of the queries": Fault(
-        "qwen3_vl", _set(f"{TEXT}.layers.0.self_attn.q_norm", nn.Identity()), "layer 1"
+        "qwen3_vl", _set(f"{TEXT}.layers.0.self_attn.q_norm", nn.Identity()), "layer 1", "its norms"
     ),
-    "heads interleaved": Fault("llava", _interleave_heads, "layer 1"),
+    "heads interleaved": Fault("llava", _interleave_heads, "layer 1", "their layout"),
     "a layer left out": Fault(
         "llava", lambda m: _leave_out(m, 1), "layer 2", "the state of layer 1"
     ),
-    "two layers exchanged": Fault("llava", _exchange, "layer 1"),
+    # That they are another layer's no state tells: on what enters layer 1, layer 2 never ran.
+    "two layers exchanged": Fault("llava", _exchange, "layer 1", "weights"),
     "line break of tiles": Fault(
-        "llava_next", _scaled("model.image_newline", 0.0), "decoder_input"
+        "llava_next", _scaled("model.image_newline", 0.0), "decoder_input", "newline"
     ),
     "deepstack left out": Fault(
         "qwen3_vl",
         lambda m: [_behind(x, lambda rows: 0 * rows) for x in m.model.visual.deepstack_merger_list],
         "layer 2",
+        "Mostly visual tokens: look at what is added to them",
     ),
     "no final norm": Fault("llava", _set(f"{TEXT}.norm", nn.Identity()), "logits", "final norm"),
     "wrong eps in all layers": Fault("llava", _with_eps(1e-1), "layer 1", "eps"),
@@ -282,7 +296,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "logits twice": Fault("llava", _scaled("lm_head.weight", 2.0), "logits", "Usually a scale"),
     "wrong eps of the final norm": Fault(
-        "llava", _set(f"{TEXT}.norm.variance_epsilon", 10.0), "logits"
+        "llava", _set(f"{TEXT}.norm.variance_epsilon", 10.0), "logits", "eps of the final norm"
     ),
     "no class token": Fault(
         "llava",
@@ -318,7 +332,10 @@ FAULTS: dict[str, Fault] = {
         "norms",
     ),
     "another head": Fault(
-        "llava", lambda m: m.lm_head.weight.data.copy_(m.lm_head.weight.data.roll(1, 0)), "logits"
+        "llava",
+        lambda m: m.lm_head.weight.data.copy_(m.lm_head.weight.data.roll(1, 0)),
+        "logits",
+        "the head",
     ),
 }
 

@@ -21,7 +21,6 @@ from normprobe.extensions.check.measure import (
     LOGITS,
     PLAIN,
     SIGNED,
-    layer_stage,
     place_of,
 )
 from normprobe.options import Loading
@@ -33,10 +32,12 @@ from normprobe.schema import (
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     STAGES,
+    STRUCTURAL,
     TEXT,
     TOKEN_GROUPS,
     TOLERANCES,
     VISION_ENCODER,
+    VISUAL,
 )
 
 #: What a baseline file calls itself; another number: another meaning of its numbers.
@@ -481,24 +482,41 @@ def _far(row: Mapping[Any, Any]) -> str:
     return f"{told}, turned by {significant(row['turned'], 2)} of its length"
 
 
-#: What to look at where all that comes before is the same.
+#: Of stages, which one before it has to be the same, how that is said, and what to look at then.
 _WHERE = {
-    VISION_ENCODER: "the processor returns the same: look into the vision encoder",
-    PROJECTOR_INPUT: "the vision encoder returns the same: the projector is handed another of its "
-    "layers, or other rows",
-    PROJECTOR_OUTPUT: "the projector receives the same: look at its order of norm, linear layers "
-    "and activation, and at their weights",
-    DECODER_INPUT: "look at what stands between projector or embedding table and decoder: a scale, "
-    "positions, the order of rows",
-    LOGITS: "the last layer returns the same: look at the final norm, the head and its scale",
+    VISION_ENCODER: (
+        *(INPUTS, "the processor returns"),
+        "look into the vision encoder: at patch and position embeddings, norms, activation, "
+        "weights and biases",
+    ),
+    PROJECTOR_INPUT: (
+        *(VISION_ENCODER, "the vision encoder returns"),
+        "the projector is handed another of its layers, or other rows",
+    ),
+    PROJECTOR_OUTPUT: (
+        *(PROJECTOR_INPUT, "the projector receives"),
+        "look at the projector's order of norm, linear layers and activation, and at their "
+        "weights and biases",
+    ),
+    DECODER_INPUT: (
+        *("", ""),
+        "look at what stands between projector or embedding table and decoder: a scale, "
+        "positions, the order of rows",
+    ),
+    LOGITS: (
+        *("layer", "the last layer returns"),
+        "look at the final norm, the head and its scale",
+    ),
 }
 #: Nothing, beside a difference of another kind: weights that were scaled are rounded anew. What is
 #: within the tolerance, which rounding alone may reach, has to be less than this share of it.
 _NEARLY, _FAR_LESS = 0.01, 0.1
 _LAYER = (
-    "{} is the same: look at what follows, its norms and their eps, rotary positions and mask, "
-    "activation and weights"
+    "look at what follows, its norms and their eps, rotary positions and mask, activation, "
+    "weights, biases and their layout"
 )
+#: What is added to visual tokens between layers reaches the others by attention alone, later.
+_MOSTLY = 0.2
 
 
 def _hint(table: pd.DataFrame, first: str, now: Baseline, before: Baseline, allowed: float) -> str:
@@ -524,24 +542,33 @@ def _hint(table: pd.DataFrame, first: str, now: Baseline, before: Baseline, allo
         return "Usually the processor's channel order, mean and std, or resampling."
     if known.empty:
         return "Usually a class token that is kept or dropped, or patches merged otherwise."
+    if first == DECODER_INPUT and set(known["group"]) == {STRUCTURAL}:
+        return "Structural tokens alone: look at what separates lines and tiles, a learned newline."
     turned, moved = known["turned"].max(), known["moved"].max()
     if _is_nothing(turned, moved, allowed):
-        return f"Usually a scale: one that is missing, or applied twice{_root(known, before)}."
+        eps = ", or another eps of the final norm" * (first == LOGITS)
+        return f"Usually a scale: one that is missing, or applied twice{_root(known, before)}{eps}."
     still = [_is_nothing(each, turned, allowed) for each in (moved, known["mean_turned"].max())]
     if all(still):
         return "Usually the same rows in another order: that of patches, tiles or lines."
+    stages = [*dict.fromkeys(table["stage"])]
+    last = stages[stages.index(first) - 1] if first != stages[0] else ""
     if first in _WHERE:
-        told = _WHERE[first]
+        needed, claim, told = _WHERE[first]
+        known_same = needed and any(each.startswith(needed) for each in stages)
+        same = f"{claim} the same: " if known_same else f"{_words(last)} is the same: " * bool(last)
+        told = f"{same}{told}"
     else:
-        number = int(first.removeprefix("layer "))
-        last = layer_stage(number - 1) if number > 1 else DECODER_INPUT
         new, old = now.rows, before.rows
         for other in dict.fromkeys(stage for stage, _ in old if stage not in (first, LOGITS)):
             pairs = [(new[first, group], old.get((other, group), {})) for group in known["group"]]
             if not any(_difference(*pair, allowed)["differs"] for pair in pairs):
                 what = f"the state of {_words(other)} of the baseline"
                 return f"It is {what}: layers left out, exchanged, or counted otherwise."
-        told = _LAYER.format(_words(last))
+        told = f"{_words(last)} is the same: {_LAYER}" if last else _LAYER
+        far = table[table["stage"] == first].set_index("group")["turned"]
+        if VISUAL in far and far.drop(VISUAL).max() <= _MOSTLY * far[VISUAL] > _MOSTLY * _NEARLY:
+            told += ". Mostly visual tokens: look at what is added to them between layers, too"
     return f"{told[:1].upper()}{told[1:]}."
 
 

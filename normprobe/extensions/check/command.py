@@ -1,8 +1,10 @@
 """``check``, the gate of a release or a port; ``states``; and ``verify``, of a finished run."""
 
 import os
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -158,6 +160,14 @@ def states(
         typer.Option("--script", help="Print what saves an engine's states: one file of Python."),
         Excludes("output", "engine", "export_inputs"),
     ] = False,
+    snippet: Annotated[
+        Literal["vllm", "sglang", "llama.cpp", "mlx", "executorch"] | None,
+        typer.Option(
+            help="Print what saves states in an engine: vllm, sglang, llama.cpp, mlx, executorch.",
+            metavar="NAME",
+        ),
+        Excludes("output", "engine", "export_inputs", "script"),
+    ] = None,
     *,
     sampling: Annotated[Sampling, only(Sampling, *_DRAWN[:4]), Starting(data=None)],
     loading: Annotated[Loading, Without("device", "attn_implementation")],
@@ -174,8 +184,12 @@ def states(
 
             console.data(Path(engine_states.__file__).read_text(encoding="utf-8"))
             return
+        if snippet is not None:
+            lines = tomllib.loads((files(__package__) / "dumpers.toml").read_text("utf-8"))
+            console.data(lines[snippet].strip())
+            return
         if output is None:
-            raise typer.BadParameter("expected --output DIR, or --script")
+            raise typer.BadParameter("expected --output DIR, --script or --snippet NAME")
         probe = probe_of(model, loading, sampling.data)
         with console.lasting_imports():
             from normprobe.extensions.check.states import SCRIPT, run_engine, write_prompts

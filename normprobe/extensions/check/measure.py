@@ -105,11 +105,19 @@ def layer_stage(number: int) -> str:
     return f"layer {number}"
 
 
-def place_of(stage: str) -> int:
+def block_stage(number: int) -> str:
+    """The stage behind a block of the vision encoder, from 1: of files of states alone."""
+    return f"vision block {number}"
+
+
+def place_of(stage: str) -> tuple[int, int]:
     """Where a stage stands in the forward."""
     if stage in _FIRST:
-        return _FIRST.index(stage)
-    return 10**6 if stage == LOGITS else len(_FIRST) + int(stage.removeprefix("layer "))
+        return _FIRST.index(stage), 0
+    if stage == LOGITS:
+        return len(_FIRST) + 1, 0
+    kind, _, number = stage.rpartition(" ")
+    return (len(_FIRST) if kind == "layer" else 0), int(number)
 
 
 def reduced(states: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ A mistake is a transformation of the model's own states. One is named where it m
 states of a sample those that were saved, which they were not without it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -31,14 +31,15 @@ from normprobe.extensions.check.engine_states import described
 from normprobe.extensions.check.gate import batches_of, take_baseline
 from normprobe.extensions.check.layers_alone import layers_alone
 from normprobe.extensions.check.measure import SeenStates, layer_stage, reduced, rows, tables
-from normprobe.extensions.check.saved import ENDS, saved_pixels, saved_states
+from normprobe.extensions.check.saved import ENDS, saved_pixels, saved_states, saved_vision
 from normprobe.extensions.check.states import file_of
+from normprobe.extensions.check.tower_states import own_vision, vision_names
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.inputs.on_device import inputs_for, moved_to, pixel_inputs
 from normprobe.model.load.required_tensors import everything
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.probe import Probe
-from normprobe.schema import DECODER_INPUT
+from normprobe.schema import DECODER_INPUT, TOKEN_GROUPS, VISUAL
 from normprobe.tensors import arrays_as_tensors, find_named, flattened
 
 #: A share of a sample's states that has to be explained, and how near: in parts of their length,
@@ -57,7 +58,8 @@ def against_files(
 ) -> Checked:
     """Are the states that another engine saved, a file a sample, those of the model?
 
-    The layout of a file is that of ``normprobe.extensions.check.saved``.
+    The layout of a file is that of ``normprobe.extensions.check.saved``. What differs in blocks of
+    the vision encoder or the projector is told where it is first.
     """
     before = take_baseline(probe, **sampling)
     model = probe.source.measured([everything])
@@ -66,7 +68,8 @@ def against_files(
     stages += [layer_stage(number) for number in range(1, len(model.decoder_layers) + 1)]
     hidden = before.states.groupby("stage")["hidden_size"].first()
     sizes = {n: int(hidden[stage]) for n, stage in enumerate(stages) if stage in hidden}
-    found, types = [], set[str]()
+    found, made, types = [], [], set[str]()
+    known = vision_names(model)
     kept: dict[str, tuple[Mapping[str, Any], Path]] = {}
     for sample, batch in batches_of(probe, before):
         inputs = inputs_for(model.model, batch)
@@ -82,39 +85,68 @@ def against_files(
         kept[sample.id] = batch, files[0]
         groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu()
         ids = find_named(inputs, "input_ids")[0].tolist()
-        states = saved_states(files[0], ids, len(groups), sizes, decoder)
-        types |= {str(state.dtype).removeprefix("torch.") for state in states.values()}
-        seen = [(stages[n], s.shape[-1]) for n, s in states.items()]
-        told = [reduced(state).numpy() for state in states.values()]
-        arrays = [*told, *[groups.numpy()] * len(told)]
-        found.append(rows(SeenStates(seen, partial(list, arrays)), [sample.id]))
+        vision = saved_vision(files[0], known, partial(own_vision, model, inputs))
+        states = saved_states(files[0], ids, len(groups), sizes, decoder, beside=bool(vision))
+        saved = {stages[n]: (state, groups) for n, state in states.items()}
+        saved |= {stage: (theirs, _visual(theirs)) for stage, (theirs, _) in vision.items()}
+        types |= {str(state.dtype).removeprefix("torch.") for state, _ in saved.values()}
+        found.append(_summed(saved, sample.id))
+        own = {stage: (ours, _visual(ours)) for stage, (_, ours) in vision.items()}
+        made += [_summed(own, sample.id)] * bool(own)
     facts = {**before.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
-    table = tables(pd.concat(found))["check"].reindex(columns=[*BASELINE_COLUMNS])
-    held = before.states["stage"].isin(table["stage"])
+    table = _table(found)
+    states_before = before.states[before.states["stage"].isin(table["stage"])]
+    seen: list[str] = []  # stages that this alone looks at, or looks at otherwise
+    if made:
+        ours_too = _table(made)
+        seen = [*ours_too["stage"].unique()]
+        others = states_before[~states_before["stage"].isin(seen)]
+        states_before = pd.concat([ours_too, others]) if len(others) else ours_too
     now, before = (
         Baseline(facts, before.samples, table),
-        replace(before, states=before.states[held]),
+        replace(before, states=states_before),
     )
     judged, pixels = checked(now, before, tolerance), _other_pixels(kept)
     if judged.verdict == DIFFERENT:
-        hint = _explained(model, kept, sizes, decoder, allowed_of(now, before, tolerance))
+        differs = judged.table["differs"].astype(bool)
+        before_decoder = judged.table.loc[differs, "stage"].iloc[0] in seen
+        allowed = allowed_of(now, before, tolerance)
+        hint = "" if before_decoder else _explained(model, kept, sizes, decoder, allowed)
         if hint:
             judged = checked(now, before, tolerance, hint=hint)
-        elif not pixels:
+        elif pixels:
+            return replace(judged, verdict=UNKNOWN, sentence=f"Not enough evidence: {pixels}")
+        elif not before_decoder:
             (batch, file), *_ = kept.values()
             inputs = inputs_for(model.model, batch)
             ids = find_named(inputs, "input_ids")[0].tolist()
             length = len(own_states(model, inputs).states[0])
-            saved = saved_states(file, ids, length, sizes, decoder)
-            alone = layers_alone(model, inputs, saved, allowed_of(now, before, tolerance))
+            saved_layers = saved_states(file, ids, length, sizes, decoder)
+            alone = layers_alone(model, inputs, saved_layers, allowed)
             judged = replace(judged, sentence=f"{judged.sentence} {alone}".strip())
-        else:
-            return replace(judged, verdict=UNKNOWN, sentence=f"Not enough evidence: {pixels}")
     compared = table["stage"].str.startswith("layer ")
     layers = table["stage"][compared].nunique()
     few = f" Of {len(model.decoder_layers)} layers {layers} were saved."
     also = few * (layers < len(model.decoder_layers)) + (f" Besides, {pixels}" if pixels else "")
     return replace(judged, sentence=f"{judged.sentence}{also}")
+
+
+def _visual(state: Tensor) -> Tensor:
+    """The group of each row of a picture."""
+    return torch.full((len(state),), TOKEN_GROUPS.index(VISUAL), dtype=torch.int8)
+
+
+def _table(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The states of a baseline, of rows of samples."""
+    return tables(pd.concat(found))["check"].reindex(columns=[*BASELINE_COLUMNS])
+
+
+def _summed(states: Mapping[str, tuple[Tensor, Tensor]], sample_id: str) -> pd.DataFrame:
+    """What a run of ``check`` keeps of states ``[rows, hidden]`` and groups ``[rows]`` by stage."""
+    seen = [(stage, state.shape[-1]) for stage, (state, _) in states.items()]
+    arrays = [reduced(state).numpy() for state, _ in states.values()]
+    arrays += [groups.numpy() for _, groups in states.values()]
+    return rows(SeenStates(seen, partial(list, arrays)), [sample_id])
 
 
 def _other_pixels(kept: Mapping[str, tuple[Mapping[str, Any], Path]]) -> str:

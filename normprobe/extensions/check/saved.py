@@ -6,6 +6,9 @@ with ``layer_ids``, ``[layers]``: behind how many layers each was taken, 0: none
 order, the decoder input first or left out. Or a tensor a layer, ``[tokens, hidden]``: ``layer_N``,
 behind N layers, or ``model.layers.N``, what that module returns, which llama.cpp calls ``l_out-N``.
 Another tensor is not read. All layers are there, or ``layer_ids`` says which.
+
+There may be states of the vision encoder's blocks, ``vision_layers.N``, what block N returns, and
+of the ``projector``, ``[..., hidden]`` with the rows of all pictures; and no decoder layers then.
 """
 
 import io
@@ -31,6 +34,8 @@ _MOST_BYTES = 2**23  # of a header, or of the list of what a zip file holds
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _INTEGERS = ("I32", "I64")
 _DIGEST = re.compile("[0-9a-f]{16}")
+_BLOCK = re.compile(r"vision_layers\.[0-9]+(\.output)?")
+_MOST_ROWS = 4  # times those of the model: another layout of patches has as many again
 #: What holds the layers of a decoder in most models, beside the name that it has in this one.
 _DECODERS = ("layers", "model.layers", "language_model.model.layers", "model.language_model.layers")
 
@@ -51,7 +56,13 @@ _Opened = tuple[Collection[str], Callable[[str], _Entry]]
 
 
 def saved_states(
-    file: Path, ids: Sequence[int], rows: int, sizes: Mapping[int, int], decoder: str
+    file: Path,
+    ids: Sequence[int],
+    rows: int,
+    sizes: Mapping[int, int],
+    decoder: str,
+    *,
+    beside: bool = False,
 ) -> dict[int, Tensor]:
     """The states ``[rows, hidden]`` of a file by the number of layers behind them, in order.
 
@@ -61,14 +72,61 @@ def saved_states(
         rows: tokens of the decoder.
         sizes: hidden sizes by the number of layers, all that the model has.
         decoder: the name of what holds the decoder layers in the model.
+        beside: there are states of vision encoder or projector, and may be none of layers.
 
     Raises:
         NormprobeError: it is not laid out so.
     """
+    with _opened(file) as (names, entry):
+        found = _states(names, entry, ids, rows, sizes, decoder, beside)
+        return {number: found[number] for number in sorted(found)}
+
+
+def saved_vision(
+    file: Path, known: Mapping[str, str], own: Callable[[], Mapping[str, Tensor]]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The states of vision encoder and projector in a file, each with the model's, by stage.
+
+    Args:
+        file: as for ``saved_states``.
+        known: the stages by the names that a tensor of it may have.
+        own: the model's states ``[rows, hidden]`` by stage; asked for where the file holds any.
+
+    Raises:
+        NormprobeError: there is no such block, or its state is of another size.
+    """
+    with _opened(file) as (names, entry):
+        there: dict[str, str] = {}
+        for name in names:
+            block = _BLOCK.fullmatch(name)
+            _expect(not block or name in known, name, "a block of the vision encoder", "none")
+            if name in known:
+                stage = known[name]
+                _expect(stage not in there, name, "one tensor a stage", there.get(stage))
+                there[stage] = name
+        states = own() if there else {}
+        return {
+            stage: (_rows(name, entry(name), states.get(stage)), states[stage])
+            for stage, name in there.items()
+        }
+
+
+def _rows(name: str, held: _Entry, own: Tensor | None) -> Tensor:
+    """A state as rows; there may be others than the model has, yet not many more."""
+    _expect(own is not None, name, "none, as the prompt has no picture", held)
+    assert own is not None
+    count, size = own.shape
+    fits = len(held.shape) > 1 and held.shape[-1] == size and held.kind in _FLOATS
+    fits = fits and 0 < math.prod(held.shape) <= _MOST_ROWS * own.numel()
+    _expect(fits, name, f"[{count}, {size}] of {' or '.join(_FLOATS)}", held)
+    return held.read().reshape(-1, size)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[_Opened]:
     try:
-        with _OPENERS[file.suffix](file) as (names, entry):
-            found = _states(names, entry, ids, rows, sizes, decoder)
-            return {number: found[number] for number in sorted(found)}
+        with _OPENERS[file.suffix](file) as found:
+            yield found
     except Exception as error:  # any file may have that name
         raise NormprobeError(
             f"{file} cannot be read as states: {first_line(error)}",
@@ -97,6 +155,7 @@ def _states(
     rows: int,
     sizes: Mapping[int, int],
     decoder: str,
+    beside: bool,
 ) -> dict[int, Tensor]:
     depth = max(sizes)
     told = [name for name in ("input_ids", "token_ids") if name in names]
@@ -112,7 +171,7 @@ def _states(
     )
     said = None if "layer_ids" not in names else _layer_ids(entry("layer_ids"), depth)
     if "hidden_states" not in names:
-        layers = _layers(names, depth, decoder, said)
+        layers = _layers(names, depth, decoder, said, beside)
         return {n: _state(name, entry(name), (rows, sizes[n])) for n, name in layers.items()}
     exchanged = told == ["token_ids"]  # as vLLM saves them
     held = entry("hidden_states")
@@ -140,7 +199,7 @@ def _layer_ids(given: _Entry, depth: int) -> list[int]:
 
 
 def _layers(
-    names: Collection[str], depth: int, decoder: str, said: Sequence[int] | None
+    names: Collection[str], depth: int, decoder: str, said: Sequence[int] | None, beside: bool
 ) -> dict[int, str]:
     """The tensors of decoder layers by the number of layers behind them."""
     modules = "|".join(map(re.escape, dict.fromkeys((decoder, *_DECODERS))))
@@ -152,6 +211,8 @@ def _layers(
             _expect(number not in found, name, "one tensor a layer", found.get(number))
             _expect(number <= depth, name, f"a layer of {depth}", number)
             found[number] = name
+    if beside and said is None and not found:
+        return {}
     asked = range(1, depth + 1) if said is None else said
     lacking = [number for number in asked if number not in found]
     expected = f"all of {depth}" if said is None else "those of layer_ids"

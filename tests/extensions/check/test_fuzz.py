@@ -33,7 +33,7 @@ from normprobe.extensions.check.baseline import (
     checked,
     read_baseline,
 )
-from normprobe.extensions.check.saved import saved_states
+from normprobe.extensions.check.saved import saved_states, saved_vision
 from normprobe.schema import STAGES, TOKEN_GROUPS
 
 DEPTH, ROWS, HIDDEN = 3, 5, 8
@@ -164,6 +164,49 @@ def test_states_are_those_that_were_saved_or_refused(cases: int, tmp_path: Path)
 
     found = counted(one, state_files(), cases)
     assert found["read"] > cases / 2
+    assert found["refused"] > cases / 20
+
+
+@st.composite
+def vision_files(draw: st.DrawFn) -> tuple[Held, str, int]:
+    """States of vision encoder and projector in whatever shapes, the file's end, a seed."""
+    names = ["vision_layers.0", "vision_layers.1.output", "projector", "vision_layers.2", "own.0"]
+    shapes = st.sampled_from([(ROWS, HIDDEN), (1, ROWS, HIDDEN), (2, ROWS, HIDDEN), (40, HIDDEN)])
+    shapes |= st.lists(st.integers(0, 4), max_size=3).map(tuple)
+    kinds = st.sampled_from([np.float16, np.float32, np.float64, np.int32])
+    held = {
+        name: np.zeros(draw(shapes), draw(kinds))
+        for name in draw(st.lists(st.sampled_from(names), unique=True))
+    }
+    seed = draw(st.sampled_from([0] * 5 + [1])) and draw(st.integers(1, 2**32))
+    return held or {"x": np.zeros(1)}, draw(st.sampled_from([".npz", ".safetensors"])), seed
+
+
+@pytest.mark.parametrize("cases", CASES)
+def test_states_of_the_vision_side_fit_or_are_refused(cases: int, tmp_path: Path) -> None:
+    own = {stage: torch.zeros(ROWS, HIDDEN) for stage in ("one", "two", "behind")}
+    known = {"vision_layers.0": "one", "own.0": "one", "vision_layers.1.output": "two"}
+    known["projector"] = "behind"
+
+    def one(case: tuple[Held, str, int]) -> str:
+        held, end, seed = case
+        file = tmp_path / f"states{end}"
+        written(held, file)
+        if seed:
+            file.write_bytes(mutated(file.read_bytes(), random.Random(seed)))
+        try:
+            pairs = saved_vision(file, known, lambda: own)
+        except NormprobeError as error:
+            assert len(str(error).splitlines()) == 2
+            return "refused"
+        assert seed or set(pairs) == {known[name] for name in held if name in known}
+        for state, _ in pairs.values():
+            assert state.is_floating_point() and state.shape[1:] == (HIDDEN,)
+            assert 0 < len(state) <= 4 * ROWS
+        return "read"
+
+    found = counted(one, vision_files(), cases)
+    assert found["read"] > cases / 20
     assert found["refused"] > cases / 20
 
 

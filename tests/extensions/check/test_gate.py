@@ -93,6 +93,31 @@ def test_a_coarse_tolerance_makes_no_scale_of_a_fault(name: str) -> None:
     assert said and not any("Usually a scale" in sentence for sentence in said)
 
 
+@pytest.mark.parametrize(
+    ("name", "stages", "told"),
+    [
+        ("keys and values exchanged", ("layer 1", "layer 3"), "Layer 1 is the same: look at what"),
+        ("rope theta", ("layer 1", "layer 2"), " length. Look at what follows"),
+        ("dropped bias", ("projector_output", "layer 3"), " length. Look at the projector's order"),
+        ("no final norm", ("decoder_input", "logits"), "Decoder input is the same: look at the"),
+    ],
+)
+def test_what_was_not_compared_is_not_called_the_same(
+    name: str, stages: tuple[str, ...], told: str
+) -> None:
+    fault = FAULTS[name]
+    model = tiny_model(fault.model_type)
+    samples = tiny_samples(model, SAMPLES)
+    before = states_of(model, samples)
+    with torch.no_grad():
+        fault.plant(model)
+    some = [
+        replace(of, states=of.states[of.states["stage"].isin(stages)].reset_index(drop=True))
+        for of in (states_of(model, samples), before)
+    ]
+    assert told in checked(*some).sentence
+
+
 @pytest.mark.parametrize("name", slow_but(("mean and std",), list(OF_PROCESSORS)))
 def test_a_fault_of_a_processor_is_blamed_on_the_inputs(name: str) -> None:
     fault = OF_PROCESSORS[name]

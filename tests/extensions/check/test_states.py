@@ -188,7 +188,7 @@ def test_what_cannot_be_asked_of_an_engine_is_refused(
     monkeypatch.setattr("normprobe.extensions.check.states.find_spec", lambda name: None)
     asked = ("states", "specimen", "-n", "1", "-o", tmp_path / "new", "--engine", "vllm")
     assert_two_lines(invoke(*asked), "vllm is not installed beside normprobe")
-    assert "expected --output DIR, or --script" in invoke("states").output
+    assert "expected --output DIR, --script or --snippet NAME" in invoke("states").output
 
 
 @pytest.mark.parametrize(
