@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normprobe.hooks import after_call, attached
 from normprobe.measurements.layers.headroom import FLOAT16_END
-from normprobe.statistics.token_metrics import POOLED_GROUPS
+from normprobe.statistics.token_metrics import POOLED_GROUPS, largest_magnitudes
 
 #: What a layer returns, and what enters the first.
 _STATE = "its output"
@@ -47,7 +47,7 @@ class HeadroomWatcher:
 
     def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
         """``state_peak`` of what left the layer; what was largest inside it, and where."""
-        state = _peaks(h)
+        state = largest_magnitudes(h)
         found, self._found, self._last = self._found, {}, (None, None)
         for of_rows in found.values() if number else ():
             inner, place = (self._rows(values, state) for values in of_rows)
@@ -67,7 +67,7 @@ class HeadroomWatcher:
                 continue
             if tensor.dim() < 2 or any(tensor is last for last in self._last):
                 continue
-            peaks = _peaks(tensor).flatten()
+            peaks = largest_magnitudes(tensor).flatten()
             nowhere = torch.zeros_like(peaks)
             values, where = self._found.get(peaks.numel(), (nowhere, nowhere))
             # What is over the end first counts: all that follows is lost.
@@ -118,9 +118,3 @@ class HeadroomWatcher:
             "peak_position": position.tolist(),
             "peak_order": first.tolist(),
         }
-
-
-def _peaks(states: Tensor) -> Tensor:
-    """Of each row the largest magnitude; by both ends, for ``vector_norm`` takes ten times that."""
-    largest = torch.maximum(states.amax(-1), -states.amin(-1))
-    return largest.to(torch.promote_types(states.dtype, torch.float32))
