@@ -8,6 +8,7 @@ import pytest
 from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
+from normprobe.inputs.inputs_file import InputsFile
 from normprobe.model.checkpoint import KINDS, open_checkpoint
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 
@@ -70,7 +71,7 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -> None:
-    """Nothing calls the layers of moondream as modules. Its folder holds no tokenizer either."""
+    """It has no tokenizer either. A forward of the user's may call what it has."""
     del repository  # its cache of modules
     (tmp_path / "own.py").write_text(
         "from torch import nn\n"
@@ -89,4 +90,6 @@ def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(NormprobeError, match="OwnModel has no forward") as failure:
         open_checkpoint(str(tmp_path), trust_remote_code=True)
-    assert failure.value.remedy == "pass another model; this one cannot be measured"
+    assert "write forward(model, **inputs), which calls them" in failure.value.remedy
+    run_by = InputsFile(forward=lambda model, input_ids: model.query(None, input_ids))
+    assert open_checkpoint(str(tmp_path), trust_remote_code=True, inputs_file=run_by).own_code

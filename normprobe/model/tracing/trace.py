@@ -111,9 +111,10 @@ def trace_parts(
     return _full_model(model, observe(base, pixels, blurred), replaced)
 
 
-def _results(calls: Iterable[ObservedCall]) -> list[Observation]:
-    """The outputs of the model."""
-    return [out for call in calls if call.name == "" for out in call.outputs]
+def _results(calls: Sequence[ObservedCall]) -> list[Observation]:
+    """The outputs of the model; of one that returns a loss alone, those of all that ran."""
+    of_model = [out for call in calls if call.name == "" for out in call.outputs]
+    return of_model or [out for call in calls for out in call.outputs]
 
 
 def _looked_up(recording: Recording) -> list[str]:
