@@ -368,7 +368,7 @@ def bridge_processor_parts(processor_class: Any) -> None:
     if load is None or "processor_dict" in signature(load.__func__).parameters:
         return
 
-    def load_by_path(cls: Any, path: Any, processor_dict: Any = None, **options: Any) -> Any:
+    def load_by_path(cls: Any, /, path: Any, processor_dict: Any = None, **options: Any) -> Any:
         del processor_dict
         _note(name)
         return load.__func__(cls, path, **options)

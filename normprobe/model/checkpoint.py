@@ -297,18 +297,21 @@ def _registered(raw: Mapping[str, Any]) -> Any:
     Returns:
         The class that reads its config, whatever type that names; None: there was nothing to do.
     """
-    from transformers import AutoModelForCausalLM, PreTrainedModel
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-    names, pending = raw.get("architectures") or (), [PreTrainedModel]
+    names, model_type = raw.get("architectures") or (), str(raw.get("model_type"))
+    known = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None  # noqa: SIM401 lazy
+    pending = [PreTrainedModel]
     while pending:
         kind = pending.pop()
         pending += kind.__subclasses__()
         reader = kind.config_class
-        if kind.__name__ not in names or not isinstance(reader, type):
+        if kind.__name__ not in names or not isinstance(reader, type) or reader is known:
             continue
-        if f"{kind.__module__}.".startswith("transformers.") or _is_registered(reader):
+        if f"{kind.__module__}.".startswith("transformers."):
             continue
-        AutoModelForCausalLM.register(reader, kind)
+        if not _is_registered(reader):
+            AutoModelForCausalLM.register(reader, kind)
         return reader
     return None
 

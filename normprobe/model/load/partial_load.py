@@ -252,7 +252,7 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int)
 
 
 def _without_weights(model_class: Any, path: Any, *_: Any, **options: Any) -> Any:
-    """In place of ``from_pretrained``, which some classes call for their parts while they are built.
+    """In place of ``from_pretrained``, which some classes call for parts while they are built.
 
     Such a load inside of another one leaves buffers that no file holds undefined.
     """

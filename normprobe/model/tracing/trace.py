@@ -1,6 +1,6 @@
 """Finds the parts of a model by running it: by itself, as a check, or where structure fails."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,7 +37,7 @@ from normprobe.model.tracing.origins import (
     fusion_of,
     is_looked_up,
 )
-from normprobe.model.tracing.recording import Call, Recording, record
+from normprobe.model.tracing.recording import Call, Recording, is_ids, record
 from normprobe.tensors import find_named, flattened
 
 
@@ -297,6 +297,13 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
         traced = replace(traced, decoder_layers=traced.encoder_layers)
         traced = replace(traced, vision_encoder=None, encoder_layers=None)
     for role in ("decoder_layers", "text_embedding")[: 1 if embedded else 2]:
+        if getattr(traced, role) is None and not any(map(is_ids, flattened(inputs).values())):
+            raise NormprobeError(
+                f"the inputs ({', '.join(flattened(inputs))}) hold no token ids, so nothing shows "
+                "which modules read the words: name decoder_layers, text_embedding, projector and "
+                "vision_encoder",
+                "name the parts by hand",
+            )
         if getattr(traced, role) is None:
             raise NormprobeError(
                 f"no {role.replace('_', ' ')} among what ran reads the ids as they were passed",

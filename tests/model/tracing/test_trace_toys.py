@@ -243,6 +243,13 @@ class Guided(Toy):
         return {"odds": super().forward(tokens, picture)["odds"] + flow.mean()}
 
 
+class Scored(Toy):
+    """Returns its loss alone, as LAVIS does."""
+
+    def forward(self, tokens: Tensor, picture: Tensor) -> dict[str, Tensor]:
+        return {"loss": super().forward(tokens, picture)["odds"].square().mean()}
+
+
 class Blind(Toy):
     def write(self, tokens: Tensor, visual: Tensor) -> Tensor:
         return self.lexicon(tokens)
@@ -270,6 +277,7 @@ def placeholders(inputs: dict[str, Tensor]) -> Tensor:
     ("kind", "fusion", "projector", "injected"),
     [
         (Toy, "in-sequence", "bridge", ()),
+        (Scored, "in-sequence", "bridge", ()),
         (InTower, "in-sequence", "eye.knot", ()),
         (Stemmed, "in-sequence", "bridge", ()),
         (DeepStack, "in-sequence", "bridge", (2, 4)),
