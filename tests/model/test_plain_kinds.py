@@ -257,3 +257,41 @@ def test_early_fusion_with_no_part_named(at: str) -> None:
         groups = np.concatenate([np.full((2, 4), schema.VISUAL, dtype="<U16"), groups], 1)
     run = Probe(module, special_token_ids=SPECIAL).layers(inputs)
     assert_right(module, inputs, groups, run.table)
+
+
+class LoopOfTwo(Plain):
+    """As SmolVLA and openpi: a loop calls norms and attention of two decoders, layer by layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert = nn.ModuleList(Block(WIDTH) for _ in self.blocks)
+        self.actions = nn.Linear(7, WIDTH)
+
+    def forward(self, tokens: Tensor, image: Tensor, actions: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        acting, seen = self.actions(actions), x.shape[1]
+        for block, own in zip(self.blocks, self.expert, strict=True):
+            read = torch.cat([block.norm1(x), own.norm1(acting)], 1)
+            written = block.attend(read, read, read, need_weights=False)[0]
+            x, acting = x + written[:, :seen], acting + written[:, seen:]
+            x = x + block.mlp(block.norm2(x))
+            acting = acting + own.mlp(own.norm2(acting))
+        return acting
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        (None, "never called, while what is inside is: layers of blocks, expert"),
+        (
+            NAMED,
+            r"without a call of blocks\.0: it calls what is inside \(attend, mlp, norm1, norm2\)",
+        ),
+    ],
+)
+def test_layers_that_are_never_called_are_refused_in_these_words(named, problem: str) -> None:
+    module = made(LoopOfTwo)
+    inputs = {"tokens": FULL, "image": pictures(2), "actions": torch.randn(2, 3, 7)}
+    with pytest.raises(NormprobeError, match=problem):
+        Probe(module, named=named).layers(inputs)

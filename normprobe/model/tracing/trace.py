@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.hooks import computed_inside
 from normprobe.inputs.on_device import inputs_for, pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 from normprobe.model.find.parts import Part, Parts, check_name, class_rows_of
@@ -38,7 +39,7 @@ from normprobe.model.tracing.origins import (
     is_looked_up,
 )
 from normprobe.model.tracing.recording import Call, Recording, is_ids, record
-from normprobe.tensors import find_named, flattened
+from normprobe.tensors import find_named, flattened, unflattened
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,13 @@ def trace_parts(
     if changed is None or any(mask.any() for mask in influenced.values()):
         rephrased, replaced = other_words(inputs, ids, influenced, text_ids)
         with suppress(NormprobeError):  # some ids may be no words for the model
-            return _full_model(model, observe(base, pixels, record(model, rephrased)), replaced)
+            calls = observe(base, pixels, record(model, rephrased))
+            return _full_model(model, calls, replaced, inputs)
     # Rows may be inserted inside the model: then no position tells which ids are words. All rows of
     # the table are others instead of some ids.
     blurred = record(model, inputs, blurred=_tables(base))
     replaced = [torch.ones(shape, dtype=torch.bool) for shape in shapes]
-    return _full_model(model, observe(base, pixels, blurred), replaced)
+    return _full_model(model, observe(base, pixels, blurred), replaced, inputs)
 
 
 def _results(calls: Sequence[ObservedCall]) -> list[Observation]:
@@ -143,15 +145,21 @@ def _bare_encoder(model: nn.Module, calls: Sequence[ObservedCall]) -> TracedPart
 
 
 def _full_model(
-    model: nn.Module, calls: Sequence[ObservedCall], replaced: Sequence[Tensor]
+    model: nn.Module,
+    calls: Sequence[ObservedCall],
+    replaced: Sequence[Tensor],
+    inputs: Mapping[str, Any],
 ) -> TracedParts:
     stacks = find_stacks(model, calls)
     language = find_language(stacks, replaced)
     if language is None:
+        layers = computed_inside(model, unflattened(inputs))
+        lists = sorted({name.rpartition(".")[0] for name in layers})
+        computed = f"; never called, while what is inside is: layers of {', '.join(lists)}"
         raise NormprobeError(
             f"no stack of layers in {type(model).__name__} reads the text, prompt by prompt, when "
             f"it first runs; lists of blocks that ran: "
-            f"{', '.join(stack.name for stack in stacks) or 'none'}",
+            f"{', '.join(stack.name for stack in stacks) or 'none'}{computed * bool(lists)}",
             "layers are found in a ModuleList or Sequential; name the parts in overrides.py",
         )
     embedding = find_embedding(calls, language)
