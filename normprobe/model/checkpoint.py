@@ -258,15 +258,23 @@ def _import_code(
     Imported one by one, from a folder whose copy grows meanwhile, the config's class exists twice,
     and what the model's file registers for one of them is not found for the other.
     """
+    import transformers
     from torch import nn
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    classes: list[Any] = []
-    for reference in (raw.get("auto_map") or {}).values():
+    classes: list[tuple[str, Any]] = []
+    for key, reference in (raw.get("auto_map") or {}).items():
         if isinstance(reference, str):
             with suppress(Exception):  # said better when it is used
-                classes.append(get_class_from_dynamic_module(reference, source, revision=revision))
-    for found in classes:
+                found = get_class_from_dynamic_module(reference, source, revision=revision)
+                classes.append((key, found))
+    for key, found in classes:
+        # Where the code registers another class than its auto_map names (Magma), that would win.
+        offered = getattr(getattr(transformers, key, None), "_model_mapping", None)
+        registered = getattr(offered, "_extra_content", {})
+        reader = getattr(found, "config_class", None)
+        if registered.get(reader, found) is not found:
+            del registered[reader]
         if issubclass(found, nn.Module) and found.forward is nn.Module.forward and not is_run:
             raise NormprobeError(
                 f"{found.__name__} has no forward: it computes in methods of its own",
