@@ -432,6 +432,8 @@ def auto_class(kind: str, config: Any) -> Any:
         return transformers.AutoModel
     if _is_image_text_to_text(config):
         return transformers.AutoModelForImageTextToText
+    if _retrieves(config):
+        return transformers.AutoModelForPreTraining
     own = getattr(config, "auto_map", None) or {}
     if "AutoModel" in own and "AutoModelForCausalLM" not in own:
         return transformers.AutoModel
@@ -443,7 +445,7 @@ def auto_class(kind: str, config: Any) -> Any:
 def _kind_of(config: Any) -> str:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if _is_image_text_to_text(config):
+    if _is_image_text_to_text(config) or _retrieves(config):
         return VISION_LANGUAGE
     is_causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     is_causal = is_causal or reads_sounds(config)
@@ -474,6 +476,15 @@ def _is_image_text_to_text(config: Any) -> bool:
 
     known = () if is_own_code(config) else MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     return config.model_type in known or _registers(config, "AutoModelForImageTextToText")
+
+
+def _retrieves(config: Any) -> bool:
+    """Whether the type stands on a vision-language model, to search by its states (ColPali)."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_PRETRAINING_MAPPING_NAMES
+
+    inside = getattr(config, "vlm_config", None)
+    known = config.model_type in MODEL_FOR_PRETRAINING_MAPPING_NAMES and not is_own_code(config)
+    return known and inside is not None and _is_image_text_to_text(inside)
 
 
 def _registers(config: Any, auto_class: str) -> bool:
