@@ -87,7 +87,10 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "_validate_images_text_input_order",
         lambda: _images_then_text,
     ),
-    ("transformers.tokenization_utils", "PaddingStrategy", "transformers.utils:PaddingStrategy"),
+    *(
+        ("transformers.tokenization_utils", name, f"transformers.tokenization_utils_base:{name}")
+        for name in ("PaddingStrategy", "PreTokenizedInput", "TextInput", "TruncationStrategy")
+    ),
     *(
         (_modeling(name), f"{name}VisionTransformer", f"{_modeling(name)}:{name}VisionModel")
         for name in _ONE_CLASS
