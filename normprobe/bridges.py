@@ -59,6 +59,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "bytes_to_unicode",
         "transformers.convert_slow_tokenizer:bytes_to_unicode",
     ),
+    ("transformers.cache_utils", "HybridCache", "transformers.cache_utils:StaticCache"),
     ("transformers.image_utils", "VideoInput", "transformers.video_utils:VideoInput"),
     (
         "transformers.image_utils",
@@ -136,6 +137,7 @@ _GENERATION_DEFAULTS = {"max_length": 20}
 #: What every model had; no head is masked here.
 _MODEL_ATTRIBUTES: dict[str, Any] = {
     "is_parallelizable": False,
+    "_supports_flash_attn_2": False,
     "get_head_mask": lambda self, head_mask, layers, *_: [None] * layers,
     "invert_attention_mask": lambda self, mask: _hidden_by(mask, self.dtype),
 }

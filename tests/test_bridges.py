@@ -103,6 +103,8 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
     ("home", "name", "now"),
     [
         ("tokenization_utils", "PaddingStrategy", "PaddingStrategy"),
+        ("tokenization_utils", "TruncationStrategy", "TruncationStrategy"),
+        ("cache_utils", "HybridCache", "StaticCache"),
         ("models.siglip.modeling_siglip", "SiglipVisionTransformer", "SiglipVisionModel"),
         ("models.clip.modeling_clip", "_expand_mask", "_prepare_4d_attention_mask"),
         ("deepspeed", "is_deepspeed_zero3_enabled", "is_deepspeed_zero3_enabled"),

@@ -243,6 +243,15 @@ class Guided(Toy):
         return {"odds": super().forward(tokens, picture)["odds"] + flow.mean()}
 
 
+class OneByOne(Toy):
+    """Looks prompts up one by one, another id in the place of a placeholder, as Ovis 1.6."""
+
+    def write(self, tokens: Tensor, visual: Tensor) -> Tensor:
+        here = tokens == PICTURE
+        words = [self.lexicon(each) for each in tokens.masked_fill(here, 0)]
+        return torch.stack(words).masked_scatter(here.unsqueeze(-1), visual)
+
+
 class Scored(Toy):
     """Returns its loss alone, as LAVIS does."""
 
@@ -277,6 +286,7 @@ def placeholders(inputs: dict[str, Tensor]) -> Tensor:
     ("kind", "fusion", "projector", "injected"),
     [
         (Toy, "in-sequence", "bridge", ()),
+        (OneByOne, "in-sequence", "bridge", ()),
         (Scored, "in-sequence", "bridge", ()),
         (InTower, "in-sequence", "eye.knot", ()),
         (Stemmed, "in-sequence", "bridge", ()),
