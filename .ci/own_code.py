@@ -10,10 +10,12 @@ FOLDER stands outside this repository and holds no more than is measured, one fo
                   that normprobe did not load, of the first two bundled questions; groups are
                   visual, known from how the prompt was built, and other
     row.json      family, repository, commit, changed (patches, in words), source (the folder that
-                  holds the published files, from here), path (what to put on PYTHONPATH)
+                  holds the published files, from here), path (what to put on PYTHONPATH), edited
+                  (how many lines of the file are not as `normprobe inputs` began it), options (of
+                  the command, where it needs some)
 
 A row is made again by each of the interpreters, one a line of transformers, and says nothing that
-was not measured in this run.
+was not measured in this run. Families that FOLDER lacks keep the row that they have.
 """
 
 import csv
@@ -53,7 +55,11 @@ def main(
     typer.echo("\n".join(lines))
     if write:
         before, _, rest = PAGE.read_text().partition(START)
-        PAGE.write_text("\n".join([before + START, *lines, END + rest.partition(END)[2]]))
+        held, _, after = rest.partition(END)
+        rows = {line.split("|")[1].strip(): line for line in held.strip().splitlines()[2:]}
+        rows |= {line.split("|")[1].strip(): line for line in lines[2:]}
+        table = [*HEADER, *(rows[family] for family in sorted(rows, key=str.lower))]
+        PAGE.write_text("\n".join([before + START, *table, END + after]))
 
 
 def row(family: Path, interpreters: list[Path]) -> str:
@@ -62,6 +68,8 @@ def row(family: Path, interpreters: list[Path]) -> str:
     measured = [f"{version(p)}: {difference(family, facts, p)}" for p in interpreters]
     inputs = family / "inputs.py"
     written = f"{len(inputs.read_text().splitlines())} lines" if inputs.exists() else "none"
+    if "edited" in facts:
+        written += f", {facts['edited']} edited"
     repository = f"{facts['repository']} {facts['commit'][:8]}"
     cells = [facts["family"], repository, digest(family / facts["source"]), facts["changed"]]
     typer.echo(f"{facts['family']}: {measured}", err=True)
@@ -89,6 +97,7 @@ def difference(family: Path, facts: dict[str, Any], python: Path) -> str:
         return "the code itself does not run"
     inputs = family / "inputs.py"
     options = ["--inputs", str(inputs)] if inputs.exists() else []
+    options += facts.get("options", [])
     with tempfile.TemporaryDirectory() as scratch:
         command = ["layers", str(family / "checkpoint"), "--trust-remote-code", "-n", "2"]
         made = run(
@@ -105,10 +114,10 @@ def compared(expected: list[dict[str, str]], found: list[dict[str, str]]) -> str
     worst = 0.0
     for want in expected:
         rows = [
-            (int(have["tokens"]), float(have["norm_mean"]))
+            (int(have["tokens"]), float(have["mean"]))
             for have in found
-            if have["layer"] == want["layer"] and have["group"] in GROUPS[want["group"]]
-            if int(have["tokens"])
+            if (have["layer"], have["quantity"]) == (want["layer"], "norm")
+            if have["group"] in GROUPS[want["group"]] and int(have["tokens"])
         ]
         tokens = sum(count for count, _ in rows)
         if tokens != int(want["tokens"]):

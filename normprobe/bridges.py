@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.util import find_spec
-from inspect import get_annotations
+from inspect import get_annotations, signature
 from typing import Any
 from unittest.mock import patch
 
@@ -26,6 +26,7 @@ from transformers import (
     GenerationMixin,
     PretrainedConfig,
     PreTrainedModel,
+    ProcessorMixin,
     configuration_utils,
     dynamic_module_utils,
 )
@@ -47,6 +48,9 @@ def _of_every_attention(name: str) -> dict[str, Any]:
     return dict.fromkeys(kinds, getattr(module, f"{name}Attention"))
 
 
+#: Whose tower and the model around it became one class.
+_ONE_CLASS = ("CLIP", "Siglip")
+
 #: Where older code imports a name from, the name, and where it is now or what stands for it.
 _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers.activations", "PytorchGELUTanh", "transformers.activations:GELUTanh"),
@@ -55,6 +59,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "bytes_to_unicode",
         "transformers.convert_slow_tokenizer:bytes_to_unicode",
     ),
+    ("transformers.cache_utils", "HybridCache", "transformers.cache_utils:StaticCache"),
     ("transformers.image_utils", "VideoInput", "transformers.video_utils:VideoInput"),
     (
         "transformers.image_utils",
@@ -83,11 +88,13 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "_validate_images_text_input_order",
         lambda: _images_then_text,
     ),
-    ("transformers.tokenization_utils", "PaddingStrategy", "transformers.utils:PaddingStrategy"),
-    # One class became of a tower and of the model around it.
+    *(
+        ("transformers.tokenization_utils", name, f"transformers.tokenization_utils_base:{name}")
+        for name in ("PaddingStrategy", "PreTokenizedInput", "TextInput", "TruncationStrategy")
+    ),
     *(
         (_modeling(name), f"{name}VisionTransformer", f"{_modeling(name)}:{name}VisionModel")
-        for name in ("CLIP", "Siglip")
+        for name in _ONE_CLASS
     ),
     *(
         (
@@ -130,7 +137,9 @@ _GENERATION_DEFAULTS = {"max_length": 20}
 #: What every model had; no head is masked here.
 _MODEL_ATTRIBUTES: dict[str, Any] = {
     "is_parallelizable": False,
+    "_supports_flash_attn_2": False,
     "get_head_mask": lambda self, head_mask, layers, *_: [None] * layers,
+    "invert_attention_mask": lambda self, mask: _hidden_by(mask, self.dtype),
 }
 
 #: The auto classes that a model is made by.
@@ -175,6 +184,8 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     for older, newer in _MOVED_MODULES.items():
         if find_spec(older) is None:
             sys.modules[older] = importlib.import_module(newer)
+    for name in _ONE_CLASS:
+        bridge_tower_inside(getattr(importlib.import_module(_modeling(name)), f"{name}VisionModel"))
     before = set(sys.modules)
     _noting.append(bridges)
     try:
@@ -205,6 +216,12 @@ def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any
         return
     new_module, _, new_name = there.partition(":")
     setattr(module, name, getattr(importlib.import_module(new_module), new_name))
+
+
+def bridge_tower_inside(model_class: Any) -> None:
+    """A tower was the ``vision_model`` of the model around it, which became the tower."""
+    if is_line_5() and not hasattr(model_class, "vision_model"):
+        model_class.vision_model = property(lambda self: self._modules.get("vision_model", self))
 
 
 def fields_that_may_be(config_class: type, **options: Any) -> type:
@@ -246,8 +263,16 @@ def bridge_post_init(model_class: Any) -> None:
         bridge_tied_keys(self)
         finish(self)
 
+    initialise = model_class.init_weights
+
+    @wraps(initialise)
+    def initialise_when_finished(self: Any) -> None:  # else what ends __init__ does it
+        if hasattr(self, "all_tied_weights_keys"):
+            initialise(self)
+
     model_class.__init__ = make_and_finish
     model_class.post_init = bridge_and_finish
+    model_class.init_weights = initialise_when_finished
 
 
 def bridge_tie_weights(model_class: type) -> None:
@@ -339,6 +364,21 @@ def bridge_class_attributes(model_class: type) -> None:
         if name.startswith("_supports_") and isinstance(value, property):
             _note(name)
             setattr(model_class, name, False)
+
+
+def bridge_processor_parts(processor_class: Any) -> None:
+    """A processor that loads its parts itself got no dict of its settings beside their path."""
+    name = "_get_arguments_from_pretrained"
+    load = vars(processor_class).get(name)
+    if load is None or "processor_dict" in signature(load.__func__).parameters:
+        return
+
+    def load_by_path(cls: Any, /, path: Any, processor_dict: Any = None, **options: Any) -> Any:
+        del processor_dict
+        _note(name)
+        return load.__func__(cls, path, **options)
+
+    setattr(processor_class, name, classmethod(load_by_path))
 
 
 def bridge_missing_flash_attention(config: Any) -> None:
@@ -444,6 +484,8 @@ def _bridge_class(foreign: type) -> None:
                 bridge_class_attributes(foreign)
                 bridge_generation(foreign)
                 bridge_building(foreign)
+            elif issubclass(foreign, ProcessorMixin) and is_line_5():
+                bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
                 bridge_rope_scaling(foreign)
                 bridge_config_defaults(foreign)
@@ -491,9 +533,15 @@ def _take_from(missing_keys: Any, model: Any) -> None:
 
 
 def _takes_keywords(function: Any) -> bool:
-    from inspect import signature
-
     return any(p.kind is p.VAR_KEYWORD for p in signature(function).parameters.values())
+
+
+def _hidden_by(mask: Any, dtype: Any) -> Any:
+    """What is added to attention so that a mask of 1 and 0 hides, ``[batch, 1, 1 or seq, seq]``."""
+    import torch
+
+    mask = mask[:, None] if mask.dim() == 3 else mask[:, None, None]
+    return (1.0 - mask.to(dtype)) * torch.finfo(dtype).min
 
 
 def _yes() -> bool:

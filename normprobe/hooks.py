@@ -449,12 +449,50 @@ def run_until(
         awaited = entering or leaving
         names = (name for name, module in model.named_modules() if module is awaited)
         name = next(names, type(awaited).__name__)
+        problem = f"the forward of {type(model).__name__} ends without a call of {name}"
+        if inside := computed_inside(model, inputs).get(name):
+            raise NormprobeError(
+                f"{problem}: it calls what is inside ({', '.join(inside)}) and adds that up by "
+                "itself, so no module takes or returns the hidden state",
+                _CALLS_LAYERS,
+            )
         raise NormprobeError(
-            f"the forward of {type(model).__name__} ends without a call of {name}",
-            "name the layers that it calls: --part decoder_layers=NAME; where it computes with "
-            "what is inside its layers, no state can be watched: pass a forward that calls them, "
-            "Probe(model, forward=...), or forward(model, **inputs) in --inputs FILE.py",
+            problem,
+            f"name the layers that it calls: --part decoder_layers=NAME; or {_CALLS_LAYERS}",
         )
+
+
+#: Where a forward does not call the layers.
+_CALLS_LAYERS = (
+    "pass a forward that calls the layers, such as that of the language model inside: "
+    "Probe(model, forward=...), or forward(model, **inputs) in --inputs FILE.py"
+)
+
+
+def computed_inside(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The layers that a forward does not call, while it calls what is inside, and that, by name.
+
+    So do loops over two decoders at once, whose tokens attend to each other (SmolVLA, openpi).
+    """
+    called: set[str] = set()
+    names = {name: module for name, module in model.named_modules() if name}
+    handles = [
+        before_call(module, lambda *_, name=name: called.add(name))
+        for name, module in names.items()
+    ]
+    with attached(*handles), torch.no_grad():
+        run_until(model, inputs)
+    lists = [name for name, module in names.items() if isinstance(module, nn.ModuleList)]
+    layers = [name for name in names if name.rpartition(".")[0] in lists and name not in called]
+    inside = {
+        layer: [name.removeprefix(f"{layer}.") for name in called if name.startswith(f"{layer}.")]
+        for layer in layers
+    }
+    return {
+        layer: sorted({name.partition(".")[0] for name in found})
+        for layer, found in inside.items()
+        if found
+    }
 
 
 def copied(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import PretrainedConfig, PreTrainedModel
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
 
@@ -101,6 +103,8 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
     ("home", "name", "now"),
     [
         ("tokenization_utils", "PaddingStrategy", "PaddingStrategy"),
+        ("tokenization_utils", "TruncationStrategy", "TruncationStrategy"),
+        ("cache_utils", "HybridCache", "StaticCache"),
         ("models.siglip.modeling_siglip", "SiglipVisionTransformer", "SiglipVisionModel"),
         ("models.clip.modeling_clip", "_expand_mask", "_prepare_4d_attention_mask"),
         ("deepspeed", "is_deepspeed_zero3_enabled", "is_deepspeed_zero3_enabled"),
@@ -167,3 +171,58 @@ def test_every_model_has_what_all_models_had(monkeypatch: Any) -> None:
     bridges.bridge_model_attributes(PreTrainedModel)
     model: Any = object.__new__(type("Older", (PreTrainedModel,), {}))
     assert vars(PreTrainedModel)["get_head_mask"](model, None, 3) == [None, None, None]
+
+
+def test_a_mask_is_inverted_as_every_model_could(monkeypatch: Any) -> None:
+    monkeypatch.delattr(PreTrainedModel, "invert_attention_mask", raising=False)
+    bridges.bridge_model_attributes(PreTrainedModel)
+    invert = vars(PreTrainedModel)["invert_attention_mask"]
+    kept, least = torch.tensor([[1, 1, 0]]), torch.finfo(torch.float32).min
+    found = invert(SimpleNamespace(dtype=torch.float32), kept)
+    assert found.tolist() == [[[[0.0, 0.0, least]]]]
+    assert invert(SimpleNamespace(dtype=torch.float32), kept[:, None]).shape == (1, 1, 1, 3)
+
+
+@pytest.mark.skipif(not is_line_5(), reason="what transformers 5 passes")
+def test_a_processor_that_loads_its_parts_by_their_path() -> None:
+    class Older(ProcessorMixin):
+        @classmethod
+        def _get_arguments_from_pretrained(cls, path: str, **options: Any) -> Any:
+            return cls.__name__, path, options
+
+    bridges.bridge_processor_parts(Older)
+    load: Any = Older._get_arguments_from_pretrained
+    assert load("folder", {"a": 1}, revision="main") == ("Older", "folder", {"revision": "main"})
+    bridges.bridge_processor_parts(Older)  # once
+    assert load("folder", {}) == ("Older", "folder", {})
+
+
+@pytest.mark.skipif(not is_line_5(), reason="one class since transformers 5")
+def test_a_tower_that_became_its_own_model() -> None:
+    class Tower(nn.Module):
+        pass
+
+    bridges.bridge_tower_inside(Tower)
+    tower: Any = Tower()
+    assert tower.vision_model is tower
+    assert [*tower.modules()] == [tower]
+    tower.vision_model = inside = nn.Linear(1, 1)
+    assert tower.vision_model is inside
+
+
+@pytest.mark.skipif(not is_line_5(), reason="post_init is needed since transformers 5")
+def test_weights_that_older_code_initialises_before_it_is_finished() -> None:
+    class Older(PreTrainedModel):
+        config_class = PretrainedConfig
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.read = nn.Linear(2, 2)
+            self.init_weights()
+
+        def _init_weights(self, module: Any) -> None:
+            if isinstance(module, nn.Linear):
+                nn.init.constant_(module.weight, 3.0)
+
+    bridges._bridge_class(Older)
+    assert Older(PretrainedConfig()).read.weight.unique().tolist() == [3.0]

@@ -115,12 +115,15 @@ class InputBuilder:
             if len(samples) > 1:  # one by one: the message is to name the sample at fault
                 for sample in samples:
                     self.build([sample])
+            remedy = "leave the sample out of the data"
+            remedy += ", or use --batch-size 1 if only the batch fails" * (len(samples) > 1)
+            if self.own_code and not self.inputs_file.build:
+                remedy = WRITE
+            elif own := self.inputs_file.record.get("path"):
+                remedy = f"mend build() in {own}, or {remedy}"
             raise RefusedSample(
                 f"the processor refuses {', '.join(map(_described, samples))}: {first_line(error)}",
-                "leave the sample out of the data"
-                + ", or use --batch-size 1 if only the batch fails" * (len(samples) > 1)
-                if not self.own_code or self.inputs_file.build
-                else WRITE,
+                remedy,
             ) from error
 
     def limits(self, samples: Sequence[Sample]) -> AbstractContextManager[None]:

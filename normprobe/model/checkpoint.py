@@ -150,7 +150,7 @@ def open_checkpoint(
                 refuse_kernels(raw, model)
             setup = inputs_file.over(family_file(raw)).setup
             if trust_remote_code:
-                _import_code(raw, source, revision)
+                _import_code(raw, source, revision, is_run=inputs_file.forward is not None)
             elif setup != inputs_file.setup:
                 raise _not_trusted(model)
             if setup is not None:
@@ -160,7 +160,8 @@ def open_checkpoint(
             what = f"building what config.json of {model} asks for"
             rehearse(build, what, modules=[*READERS, *_modules_of(raw)])
         with foreign_code(trust_remote_code, bridges):
-            config = AutoConfig.from_pretrained(
+            reader = AutoConfig if setup is None else _registered(raw) or AutoConfig
+            config = reader.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
             config = _that_reads(config)
@@ -249,26 +250,36 @@ def is_own_code(config: Any) -> bool:
     return not type(config).__module__.startswith("transformers.")
 
 
-def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> None:
+def _import_code(
+    raw: Mapping[str, Any], source: str, revision: str | None, *, is_run: bool
+) -> None:
     """Import what a repository brings, all of it before its config is made.
 
     Imported one by one, from a folder whose copy grows meanwhile, the config's class exists twice,
     and what the model's file registers for one of them is not found for the other.
     """
+    import transformers
     from torch import nn
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    classes: list[Any] = []
-    for reference in (raw.get("auto_map") or {}).values():
+    classes: list[tuple[str, Any]] = []
+    for key, reference in (raw.get("auto_map") or {}).items():
         if isinstance(reference, str):
             with suppress(Exception):  # said better when it is used
-                classes.append(get_class_from_dynamic_module(reference, source, revision=revision))
-    for found in classes:
-        if issubclass(found, nn.Module) and found.forward is nn.Module.forward:
+                found = get_class_from_dynamic_module(reference, source, revision=revision)
+                classes.append((key, found))
+    for key, found in classes:
+        # Where the code registers another class than its auto_map names (Magma), that would win.
+        offered = getattr(getattr(transformers, key, None), "_model_mapping", None)
+        registered = getattr(offered, "_extra_content", {})
+        reader = getattr(found, "config_class", None)
+        if registered.get(reader, found) is not found:
+            del registered[reader]
+        if issubclass(found, nn.Module) and found.forward is nn.Module.forward and not is_run:
             raise NormprobeError(
-                f"{found.__name__} has no forward: it computes in methods of its own, past the "
-                "modules whose states would be measured",
-                "pass another model; this one cannot be measured",
+                f"{found.__name__} has no forward: it computes in methods of its own",
+                "write forward(model, **inputs), which calls them, in --inputs FILE.py, or pass it "
+                "as Probe(model, forward=...)",
             )
 
 
@@ -284,6 +295,41 @@ def _set_up(setup: Callable[[], None], inputs_file: InputsFile) -> None:
             f"{first_line(error)}",
             _way_to(missing_packages(error)),
         ) from error
+
+
+def _registered(raw: Mapping[str, Any]) -> Any:
+    """Register the class that a config names, where imported code defines it and did not.
+
+    Such a package makes its models by name, as Yi-VL and Honeybee do.
+
+    Returns:
+        The class that reads its config, whatever type that names; None: there was nothing to do.
+    """
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+    names, model_type = raw.get("architectures") or (), str(raw.get("model_type"))
+    known = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None  # noqa: SIM401 lazy
+    pending = [PreTrainedModel]
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        reader = kind.config_class
+        if kind.__name__ not in names or not isinstance(reader, type) or reader is known:
+            continue
+        if f"{kind.__module__}.".startswith("transformers."):
+            continue
+        if not _is_registered(reader):
+            AutoModelForCausalLM.register(reader, kind)
+        return reader
+    return None
+
+
+def _is_registered(reader: type) -> bool:
+    """Whether installed code offers a model by an auto class for configs of this class."""
+    from transformers.models.auto import modeling_auto
+
+    offered = [vars(modeling_auto).get(name) for name in dir(modeling_auto)]
+    return any(reader in getattr(mapping, "_extra_content", ()) for mapping in offered)
 
 
 def _way_to(packages: Sequence[str]) -> str:
@@ -386,6 +432,8 @@ def auto_class(kind: str, config: Any) -> Any:
         return transformers.AutoModel
     if _is_image_text_to_text(config):
         return transformers.AutoModelForImageTextToText
+    if _retrieves(config):
+        return transformers.AutoModelForPreTraining
     own = getattr(config, "auto_map", None) or {}
     if "AutoModel" in own and "AutoModelForCausalLM" not in own:
         return transformers.AutoModel
@@ -397,7 +445,7 @@ def auto_class(kind: str, config: Any) -> Any:
 def _kind_of(config: Any) -> str:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if _is_image_text_to_text(config):
+    if _is_image_text_to_text(config) or _retrieves(config):
         return VISION_LANGUAGE
     is_causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     is_causal = is_causal or reads_sounds(config)
@@ -426,8 +474,17 @@ def reads_sounds(config: Any) -> bool:
 def _is_image_text_to_text(config: Any) -> bool:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-    is_known = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    return is_known or _registers(config, "AutoModelForImageTextToText")
+    known = () if is_own_code(config) else MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return config.model_type in known or _registers(config, "AutoModelForImageTextToText")
+
+
+def _retrieves(config: Any) -> bool:
+    """Whether the type stands on a vision-language model, to search by its states (ColPali)."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_PRETRAINING_MAPPING_NAMES
+
+    inside = getattr(config, "vlm_config", None)
+    known = config.model_type in MODEL_FOR_PRETRAINING_MAPPING_NAMES and not is_own_code(config)
+    return known and inside is not None and _is_image_text_to_text(inside)
 
 
 def _registers(config: Any, auto_class: str) -> bool:
@@ -568,15 +625,18 @@ def _explained(
     if not_found:
         return _not_found(model, "no such folder, and no hub answered for that id")
     model_type, written_for = settings.get("model_type"), settings.get("transformers_version")
-    if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
+    classes = [name for name in settings.get("architectures") or () if isinstance(name, str)]
+    unknown = isinstance(model_type, str) and model_type not in CONFIG_MAPPING
+    if unknown or (not model_type and classes):
+        told = f"of the type {model_type!r}" if model_type else f"a {classes[0]}, of no type"
+        class_name = classes[0] if classes else "its class"
         return UnknownCode(
-            f"{model} is of the type {model_type!r}, which transformers "
-            f"{transformers.__version__} does not have; config.json names no code for it",
+            f"{model} is {told}, which transformers {transformers.__version__} does not have; "
+            "config.json names no code for it",
             other_version(written_for)
             if is_newer(written_for)
-            else "upgrade transformers if the type is new; if a package has its code, import it in "
-            "setup() of an --inputs file, and call AutoConfig.register and "
-            "AutoModelForCausalLM.register where it does not",
+            else "upgrade transformers if the type is new; if a package has its code, import the "
+            f"module of {class_name} in setup() of an --inputs file",
         )
     return NormprobeError(
         f"cannot read the config of {model}: {first_line(error)}",

@@ -110,7 +110,7 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
     if not held or config.get("auto_map"):  # with its own code beside it, it may well run
         return
     kind = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
-    setup = "pass --inputs FILE.py whose setup() imports the package that registers it"
+    setup = "pass --inputs FILE.py whose setup() imports its class"
     told = (f"{kind}; {' and '.join(held)} in config.json", "which transformers does not load")
     if not kind.lower().startswith("llava"):  # MobileVLM, Bunny and others began from that code
         raise UnknownCode(

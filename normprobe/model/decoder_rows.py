@@ -106,6 +106,10 @@ def decoder_rows(
     if prompt is None:
         return DecoderRows(words, ids, away & ~words, kept, words, False)
     asked = (places >= 0) & (prompt.flatten()[places] == ids)
+    for piece in (t for t in tensors(dict(inputs)) if is_ids(t) and len(t) == len(ids)):
+        found = _places(ids, piece.to(ids.device)) >= 0
+        if found.sum() == piece.numel():  # all of it: a prompt may come in pieces
+            asked |= found & words
     if not asked.any():  # then nothing tells what the model looks up by itself
         asked = words
     in_place = prompt.shape == words.shape and bool((places == _own(prompt))[words].all())

@@ -190,6 +190,12 @@ class MeasuredModel:
         if self.parts.fusion == DISCRETE or (attends and is_native(self.model)):
             return  # no row of the projector enters the sequence
         guessed, (wrong, seen) = self.parts, self._wrong_part(batch)
+        if wrong is not None and guessed.class_rows:  # they may enter the decoder, too (Valley)
+            self.parts, self._last_watched = replace(guessed, class_rows=0), None
+            if self._wrong_part(batch)[0] is None:
+                wrong = None
+            else:
+                self.parts, self._last_watched = guessed, None
         if wrong is not None:
             role, does = wrong
             name = getattr(self.parts, role).name or self

@@ -237,13 +237,16 @@ class VisionStages:
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         self._settle(entered)
+        # Older code projects zeros in the place of an image, where a prompt has none (LLaVA 1.0).
+        made_up = ~entered.any()
         if self._parts.vision_encoder is None:  # the projector receives pixels
             self._counted = counted_rows(left, arguments)
         else:
-            self._keep(self._entered, self._as_rows(entered))
+            self._keep(self._entered, self._as_rows(entered), made_up)
             if merged := self._merged(entered, left, arguments):
-                self._keep(MERGED_INPUT, entered.reshape(-1, merged * entered.shape[-1]))
-        self._keep(self._left, left)
+                rows = entered.reshape(-1, merged * entered.shape[-1])
+                self._keep(MERGED_INPUT, rows, made_up)
+        self._keep(self._left, left, made_up)
 
     def _merged(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> int:
         """How many patches, handed over in groups, leave as one row (Kimi-VL: 2 x 2); else 0.
@@ -266,7 +269,7 @@ class VisionStages:
         is_map = self._parts.channels_first and state.dim() > 3
         return state.movedim(-3, -1) if is_map else state
 
-    def _keep(self, stage: str, state: Tensor) -> None:
+    def _keep(self, stage: str, state: Tensor, made_up: Tensor | None = None) -> None:
         code = TOKEN_GROUPS.index(self._group)
         groups = torch.full(state.shape[:-1], code, dtype=torch.int8, device=state.device)
         if state.shape[-2] == self._rows_of_tile:
@@ -274,6 +277,8 @@ class VisionStages:
         groups = groups.flatten()
         if self._counted is not None and self._counted.numel() == groups.numel():
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)
+        if made_up is not None:
+            groups = torch.where(made_up.to(groups.device), PADDING, groups)
         kept = self._keep_of(state).flatten(0, state.dim() - 2)
         self._kept.setdefault(stage, []).append((kept, groups, state.shape[-1]))
 

@@ -14,6 +14,7 @@ from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.inputs_file import InputsFile
 from normprobe.inputs.processor import load_processor
 from normprobe.versions import is_line_5
 
@@ -229,3 +230,13 @@ def test_token_ids_of_each_kind_of_processor(processor):
         assert builder.vocabulary_ids == sorted(set(tokenizer.get_vocab().values()))
     bare = InputBuilder(processor.image_processor)
     assert (bare.tokenizer, bare.special_token_ids, bare.vocabulary_ids) == (None, [], [])
+
+
+def test_a_file_that_fails_is_to_be_mended(specimen_processor, samples):
+    def build(*_):
+        raise ValueError("no room")
+
+    file = InputsFile(build=build, record={"path": "mine.py"})
+    with pytest.raises(RefusedSample, match="no room") as refusal:
+        InputBuilder(specimen_processor, inputs_file=file).build(samples[:1])
+    assert refusal.value.remedy.startswith("mend build() in mine.py, or leave the sample out")

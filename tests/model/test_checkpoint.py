@@ -8,7 +8,9 @@ import pytest
 from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
+from normprobe.inputs.inputs_file import InputsFile
 from normprobe.model.checkpoint import KINDS, open_checkpoint
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 
 
@@ -69,8 +71,35 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     assert str(tmp_path) in failure.value.remedy
 
 
+def test_the_class_that_auto_map_names_is_built(repository: Any, tmp_path: Path) -> None:
+    """Magma's code registers another one, which transformers takes once it is imported."""
+    del repository  # its cache of modules
+    (tmp_path / "two.py").write_text(
+        "from torch import nn\n"
+        "from transformers import AutoConfig, AutoModelForCausalLM\n"
+        "from transformers import PretrainedConfig, PreTrainedModel\n"
+        "class TwoConfig(PretrainedConfig):\n"
+        "    model_type = 'two'\n"
+        "class NamedForCausalLM(PreTrainedModel):\n"
+        "    config_class = TwoConfig\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__(config)\n"
+        "        self.read = nn.Linear(2, 2)\n"
+        "    def forward(self, input_ids): ...\n"
+        "class OtherForCausalLM(NamedForCausalLM): ...\n"
+        "AutoConfig.register('two', TwoConfig, exist_ok=True)\n"
+        "AutoModelForCausalLM.register(TwoConfig, OtherForCausalLM, exist_ok=True)\n"
+    )
+    auto_map = {"AutoConfig": "two.TwoConfig", "AutoModelForCausalLM": "two.NamedForCausalLM"}
+    config = {"model_type": "two", "auto_map": auto_map}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for _ in range(2):
+        model = build_on_meta(open_checkpoint(str(tmp_path), trust_remote_code=True))
+        assert type(model).__name__ == "NamedForCausalLM"
+
+
 def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -> None:
-    """Nothing calls the layers of moondream as modules. Its folder holds no tokenizer either."""
+    """It has no tokenizer either. A forward of the user's may call what it has."""
     del repository  # its cache of modules
     (tmp_path / "own.py").write_text(
         "from torch import nn\n"
@@ -89,4 +118,6 @@ def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(NormprobeError, match="OwnModel has no forward") as failure:
         open_checkpoint(str(tmp_path), trust_remote_code=True)
-    assert failure.value.remedy == "pass another model; this one cannot be measured"
+    assert "write forward(model, **inputs), which calls them" in failure.value.remedy
+    run_by = InputsFile(forward=lambda model, input_ids: model.query(None, input_ids))
+    assert open_checkpoint(str(tmp_path), trust_remote_code=True, inputs_file=run_by).own_code

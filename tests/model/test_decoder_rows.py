@@ -430,6 +430,18 @@ def test_pictures_of_an_image_tokenizer_are_measured_one_after_another() -> None
         assert_right(module, now, groups, probe.layers(now, intervals=False).table)
 
 
+def test_a_prompt_in_pieces_is_no_choice_of_an_image_tokenizer() -> None:
+    """As Show-o is run: ids before and behind a picture are two inputs."""
+    module, inputs, groups = tokenized(Tokenizing, "before")
+
+    def forward(module: Tokenizing, begin: Tensor, image: Tensor, rest: Tensor) -> Tensor:
+        return module(torch.cat([begin, rest], 1), image)
+
+    pieces = {"begin": WORDS[:, :3], "image": LARGE, "rest": WORDS[:, 3:]}
+    probe = Probe(module, forward=forward, named=BY_HAND, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups, probe.layers(pieces).table)
+
+
 @pytest.mark.parametrize("at", ["apart", "in place"])
 def test_an_image_tokenizer_is_traced(at: str) -> None:
     module, inputs, groups = tokenized(Tokenizing, at)

@@ -18,7 +18,7 @@ from model.test_decoder_rows import (
 from model.test_provenance import WORDS, TwoLists
 from support.capture import Layer, States
 from support.flat import flat
-from support.plain_modules import SPECIAL, WIDTH, Block, Plain, Tokenizing, made
+from support.plain_modules import EYE, SPECIAL, WIDTH, Block, Eye, Plain, Tokenizing, made
 from support.reference import layers_table, observe_layers
 from torch import Tensor, nn
 
@@ -257,3 +257,85 @@ def test_early_fusion_with_no_part_named(at: str) -> None:
         groups = np.concatenate([np.full((2, 4), schema.VISUAL, dtype="<U16"), groups], 1)
     run = Probe(module, special_token_ids=SPECIAL).layers(inputs)
     assert_right(module, inputs, groups, run.table)
+
+
+class LoopOfTwo(Plain):
+    """As SmolVLA and openpi: a loop calls norms and attention of two decoders, layer by layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert = nn.ModuleList(Block(WIDTH) for _ in self.blocks)
+        self.actions = nn.Linear(7, WIDTH)
+
+    def forward(self, tokens: Tensor, image: Tensor, actions: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        acting, seen = self.actions(actions), x.shape[1]
+        for block, own in zip(self.blocks, self.expert, strict=True):
+            read = torch.cat([block.norm1(x), own.norm1(acting)], 1)
+            written = block.attend(read, read, read, need_weights=False)[0]
+            x, acting = x + written[:, :seen], acting + written[:, seen:]
+            x = x + block.mlp(block.norm2(x))
+            acting = acting + own.mlp(own.norm2(acting))
+        return acting
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        (None, "never called, while what is inside is: layers of blocks, expert"),
+        (
+            NAMED,
+            r"without a call of blocks\.0: it calls what is inside \(attend, mlp, norm1, norm2\)",
+        ),
+    ],
+)
+def test_layers_that_are_never_called_are_refused_in_these_words(named, problem: str) -> None:
+    module = made(LoopOfTwo)
+    inputs = {"tokens": FULL, "image": pictures(2), "actions": torch.randn(2, 3, 7)}
+    with pytest.raises(NormprobeError, match=problem):
+        Probe(module, named=named).layers(inputs)
+
+
+class WholeEye(Eye):
+    """Returns its class row, too."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = torch.cat(
+            [self.cls_token.expand(len(pixels), -1, -1), self.cut(pixels).flatten(2).mT], 1
+        )
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Framed(Plain):
+    """As Valley: class rows stand for frames, and zeros are projected for lack of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = WholeEye()
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image)).roll(-1, 1)
+        nothing = self.connector(rows.new_zeros(32, EYE))
+        x = self.words(tokens) + 0.0 * nothing.sum()
+        return self.think(x.masked_scatter((tokens == self.place).unsqueeze(-1), rows), None)
+
+
+@pytest.mark.parametrize("named", [None, NAMED, {**NAMED, "vision_encoder": "vision"}])
+def test_a_class_row_in_the_decoder_and_zeros_that_are_projected(named) -> None:
+    module = made(Framed)
+    prompt = [1, 8, 4, *[Plain.place] * 5, 9, 11, 12, 2]
+    tokens = torch.tensor([prompt, [*prompt[:1], 13, *prompt[2:]]])
+    inputs = {"tokens": tokens, "image": pictures(2)}
+    probe = Probe(module, named=named, special_token_ids=SPECIAL)
+    run = probe.layers(inputs)
+    assert_right(module, inputs, groups_of(tokens, torch.ones_like(tokens)), run.table)
+    assert not run.record.get("doubts")
+    handed = flat(probe.interface(inputs).table).set_index(["stage", "group"])
+    with torch.no_grad():
+        rows = module.connector(module.vision(pictures(2))).double()
+    projected = handed.loc[("projector_output", schema.VISUAL)]
+    assert projected["tokens"] == 10
+    assert projected["norm_mean"] == pytest.approx(float(rows.norm(dim=-1).mean()), rel=1e-6)

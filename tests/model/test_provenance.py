@@ -1,5 +1,7 @@
 """Plain modules of many kinds: measured right, beside float64 NumPy, or refused in true words."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -364,6 +366,28 @@ def test_a_forward_of_one_dict(named: bool) -> None:
     groups = groups_of(FULL, torch.ones_like(FULL))
     for inputs in ({"batch": batch}, (batch,), lambda m: m(batch)):
         assert_right(module, {"batch": batch}, groups, probe.layers(inputs).table)
+
+
+class OfStrings(Plain):
+    """Reads strings of a batch, puts the rows of a picture before them, and returns its loss."""
+
+    def forward(self, samples: dict[str, Any]) -> dict[str, Tensor]:
+        ids = torch.tensor([[ord(letter) - 80 for letter in text] for text in samples["text"]])
+        rows = self.connector(self.vision(samples["image"]))
+        self.origins = np.full((len(ids), rows.shape[1] + ids.shape[1]), schema.TEXT, "<U16")
+        self.origins[:, : rows.shape[1]] = schema.VISUAL
+        return {"loss": self.think(torch.cat([rows, self.words(ids)], 1), None).mean()}
+
+
+def test_texts_that_are_strings() -> None:
+    """As LAVIS reads them: no trace tells the words, and parts that are named are enough."""
+    module, samples = made(OfStrings), {"image": pictures(2), "text": ["season", "winter"]}
+    with pytest.raises(NormprobeError, match=r"samples.text\) hold no token ids"):
+        Probe(module).layers({"samples": samples})
+    named = {**BY_HAND, "projector": "connector"}
+    for inputs in ({"samples": samples}, lambda m: m(samples)):
+        run = Probe(module, named=named).layers(inputs)
+        assert_right(module, {"samples": samples}, module.origins, run.table)
 
 
 class Unrun(Plain):

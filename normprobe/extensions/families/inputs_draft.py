@@ -172,7 +172,8 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
         refused = first_line(error)
     before = "" if made else _by_hand(name, loading, settings, processor, model)
     if source is None:
-        what = f"import what registers {settings.get('model_type')} here"
+        its_class = (settings.get("architectures") or [settings.get("model_type")])[0]
+        what = f"import the module of {its_class} here"
         before += _SETUP.format(what=repr(what))
     names = {id(module): each for each, module in model.named_modules()}
     facts = _FACTS.format(

@@ -10,10 +10,12 @@ import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
@@ -33,9 +35,10 @@ def build_on_meta(checkpoint: Checkpoint) -> nn.Module:
         explained_failures(checkpoint),
         foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
     ):
+        config = copy.deepcopy(checkpoint.config)  # a class may write into what it is built of
         model: Any = made_on_meta(
-            lambda: auto_class(checkpoint.kind, checkpoint.config).from_config(
-                checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
+            lambda: auto_class(checkpoint.kind, config).from_config(
+                config, trust_remote_code=checkpoint.trust_remote_code
             ),
             keeps_buffers=checkpoint.own_code,
         )
@@ -233,6 +236,7 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int)
     try:
         with (
             foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
+            patch.object(PreTrainedModel, "from_pretrained", classmethod(_without_weights)),
             torch.random.fork_rng(devices=[]),
             init_empty_weights(include_buffers=False),
         ):
@@ -245,6 +249,18 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int)
     except Exception as error:  # whatever foreign code does while it is built
         raise _unknown(checkpoint, needed_for, first_line(error)) from error
     return made
+
+
+def _without_weights(model_class: Any, path: Any, *_: Any, **options: Any) -> Any:
+    """In place of ``from_pretrained``, which some classes call for parts while they are built.
+
+    Such a load inside of another one leaves buffers that no file holds undefined.
+    """
+    config = options.get("config")
+    if not isinstance(config, PretrainedConfig):
+        config = model_class.config_class.from_pretrained(config or path)
+    kept = {name: options[name] for name in ("attn_implementation", "dtype") if name in options}
+    return model_class._from_config(config, **kept)
 
 
 def _unsaved_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Finds the parts of a model by running it: by itself, as a check, or where structure fails."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.hooks import computed_inside
 from normprobe.inputs.on_device import inputs_for, pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 from normprobe.model.find.parts import Part, Parts, check_name, class_rows_of
@@ -37,8 +38,8 @@ from normprobe.model.tracing.origins import (
     fusion_of,
     is_looked_up,
 )
-from normprobe.model.tracing.recording import Call, Recording, record
-from normprobe.tensors import find_named, flattened
+from normprobe.model.tracing.recording import Call, Recording, is_ids, record
+from normprobe.tensors import find_named, flattened, unflattened
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,19 @@ def trace_parts(
     if changed is None or any(mask.any() for mask in influenced.values()):
         rephrased, replaced = other_words(inputs, ids, influenced, text_ids)
         with suppress(NormprobeError):  # some ids may be no words for the model
-            return _full_model(model, observe(base, pixels, record(model, rephrased)), replaced)
+            calls = observe(base, pixels, record(model, rephrased))
+            return _full_model(model, calls, replaced, inputs)
     # Rows may be inserted inside the model: then no position tells which ids are words. All rows of
     # the table are others instead of some ids.
     blurred = record(model, inputs, blurred=_tables(base))
     replaced = [torch.ones(shape, dtype=torch.bool) for shape in shapes]
-    return _full_model(model, observe(base, pixels, blurred), replaced)
+    return _full_model(model, observe(base, pixels, blurred), replaced, inputs)
 
 
-def _results(calls: Iterable[ObservedCall]) -> list[Observation]:
-    """The outputs of the model."""
-    return [out for call in calls if call.name == "" for out in call.outputs]
+def _results(calls: Sequence[ObservedCall]) -> list[Observation]:
+    """The outputs of the model; of one that returns a loss alone, those of all that ran."""
+    of_model = [out for call in calls if call.name == "" for out in call.outputs]
+    return of_model or [out for call in calls for out in call.outputs]
 
 
 def _looked_up(recording: Recording) -> list[str]:
@@ -142,15 +145,21 @@ def _bare_encoder(model: nn.Module, calls: Sequence[ObservedCall]) -> TracedPart
 
 
 def _full_model(
-    model: nn.Module, calls: Sequence[ObservedCall], replaced: Sequence[Tensor]
+    model: nn.Module,
+    calls: Sequence[ObservedCall],
+    replaced: Sequence[Tensor],
+    inputs: Mapping[str, Any],
 ) -> TracedParts:
     stacks = find_stacks(model, calls)
     language = find_language(stacks, replaced)
     if language is None:
+        layers = computed_inside(model, unflattened(inputs))
+        lists = sorted({name.rpartition(".")[0] for name in layers})
+        computed = f"; never called, while what is inside is: layers of {', '.join(lists)}"
         raise NormprobeError(
             f"no stack of layers in {type(model).__name__} reads the text, prompt by prompt, when "
             f"it first runs; lists of blocks that ran: "
-            f"{', '.join(stack.name for stack in stacks) or 'none'}",
+            f"{', '.join(stack.name for stack in stacks) or 'none'}{computed * bool(lists)}",
             "layers are found in a ModuleList or Sequential; name the parts in overrides.py",
         )
     embedding = find_embedding(calls, language)
@@ -296,6 +305,13 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
         traced = replace(traced, decoder_layers=traced.encoder_layers)
         traced = replace(traced, vision_encoder=None, encoder_layers=None)
     for role in ("decoder_layers", "text_embedding")[: 1 if embedded else 2]:
+        if getattr(traced, role) is None and not any(map(is_ids, flattened(inputs).values())):
+            raise NormprobeError(
+                f"the inputs ({', '.join(flattened(inputs))}) hold no token ids, so nothing shows "
+                "which modules read the words: name decoder_layers, text_embedding, projector and "
+                "vision_encoder",
+                "name the parts by hand",
+            )
         if getattr(traced, role) is None:
             raise NormprobeError(
                 f"no {role.replace('_', ' ')} among what ran reads the ids as they were passed",

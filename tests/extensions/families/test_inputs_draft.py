@@ -114,7 +114,7 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     assert str(line) in begun.stdout.rpartition("look at lines ")[2].strip().split(", ")
     untouched = invoke("layers", ".", "--inputs", "begun.py", "-o", "untouched")
     assert (
-        "setup() of begun.py fails: ImportError: import what registers inserting here"
+        "setup() of begun.py fails: ImportError: import the module of InsertingForCausalLM here"
         in untouched.stderr
     )
     lines[line - 1] = "    import support.inserting_package"

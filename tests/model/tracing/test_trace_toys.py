@@ -243,6 +243,22 @@ class Guided(Toy):
         return {"odds": super().forward(tokens, picture)["odds"] + flow.mean()}
 
 
+class OneByOne(Toy):
+    """Looks prompts up one by one, another id in the place of a placeholder, as Ovis 1.6."""
+
+    def write(self, tokens: Tensor, visual: Tensor) -> Tensor:
+        here = tokens == PICTURE
+        words = [self.lexicon(each) for each in tokens.masked_fill(here, 0)]
+        return torch.stack(words).masked_scatter(here.unsqueeze(-1), visual)
+
+
+class Scored(Toy):
+    """Returns its loss alone, as LAVIS does."""
+
+    def forward(self, tokens: Tensor, picture: Tensor) -> dict[str, Tensor]:
+        return {"loss": super().forward(tokens, picture)["odds"].square().mean()}
+
+
 class Blind(Toy):
     def write(self, tokens: Tensor, visual: Tensor) -> Tensor:
         return self.lexicon(tokens)
@@ -270,6 +286,8 @@ def placeholders(inputs: dict[str, Tensor]) -> Tensor:
     ("kind", "fusion", "projector", "injected"),
     [
         (Toy, "in-sequence", "bridge", ()),
+        (OneByOne, "in-sequence", "bridge", ()),
+        (Scored, "in-sequence", "bridge", ()),
         (InTower, "in-sequence", "eye.knot", ()),
         (Stemmed, "in-sequence", "bridge", ()),
         (DeepStack, "in-sequence", "bridge", (2, 4)),
