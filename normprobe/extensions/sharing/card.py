@@ -39,6 +39,8 @@ _FACTS = (
     "model", "revision", "weights", "data", "prompts", "pictures", "dtype", "device", "attention",
     "versions",
 )  # fmt: skip
+#: The commands whose runs have a card.
+_RANKED = ("layers", "interface")
 #: Options that change how a run is done, not what it measures.
 _LEFT_OUT = {"model", "device", "workers", "map", "verify"}
 
@@ -55,6 +57,8 @@ def require_sound(run: Run) -> None:
 
 def ranked_numbers(run: Run) -> dict[str, Estimate]:
     """What ranks a run of ``layers`` or ``interface``, each number with its 95 % interval."""
+    if run.command not in _RANKED:
+        return {}
     with explained(run.store):
         compared = compared_by(run.command)
         found = compared.measures(run.table, run.store.rows(compared.ROW_COLUMNS))
@@ -111,7 +115,12 @@ def with_card(text: str, run: Run) -> str:
     require_sound(run)
     numbers = ranked_numbers(run)
     if not numbers:
-        raise NormprobeError(f"{run.path} holds no disparity", "give a run with pictures")
+        told = (
+            f"{run.path} holds no disparity, as no sample has a picture"
+            if run.command in _RANKED
+            else f"{run.path} is a run of {run.command}, and a card is of {' or '.join(_RANKED)}"
+        )
+        raise NormprobeError(told, "give a run of normprobe layers with pictures")
     block, result = _block(run, numbers), _result(run, numbers)
     try:
         card = RepoCard(text)

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from support.commands import invoke
 from support.unrendered import save_placeholders
 
-from normprobe import NormprobeError, load_run
+from normprobe import NormprobeError, Probe, load_run
 from normprobe.errors import visible
 from normprobe.extensions.sharing.card import in_short, repeating_command, with_card
 from normprobe.report.ratio_words import Estimate, Ratio, digits
@@ -212,3 +212,16 @@ def test_the_command_is_what_was_asked(runs: Path) -> None:
         *("--batch-size", "4", "--limit", "6", "--seed", "0", "--part", "projector=model.p"),
         *("--part", "image_token_ids=3,4"),
     ]
+
+
+@pytest.mark.parametrize("command", ["embeddings", "nearest"])
+def test_what_has_no_card_is_said(command: str, tmp_path: Path) -> None:
+    """Of nearest runs are not even compared."""
+    probe = Probe("specimen")
+    folder = tmp_path / "run"
+    if command == "embeddings":
+        run = probe.embeddings(output=str(folder))
+    else:
+        run = probe.measure("nearest", limit=2, output=str(folder))
+    with pytest.raises(NormprobeError, match=f"a run of {command}, and a card is of layers or"):
+        with_card("", run)
