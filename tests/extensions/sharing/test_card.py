@@ -214,14 +214,8 @@ def test_the_command_is_what_was_asked(runs: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ["embeddings", "nearest"])
-def test_what_has_no_card_is_said(command: str, tmp_path: Path) -> None:
-    """Of nearest runs are not even compared."""
-    probe = Probe("specimen")
-    folder = tmp_path / "run"
-    if command == "embeddings":
-        run = probe.embeddings(output=str(folder))
-    else:
-        run = probe.measure("nearest", limit=2, output=str(folder))
-    with pytest.raises(NormprobeError, match=f"a run of {command}, and a card is of layers or"):
+def test_what_has_no_card_is_said(tmp_path: Path) -> None:
+    """Runs of nearest are not even compared."""
+    run = Probe("specimen").measure("nearest", limit=2, output=str(tmp_path / "run"))
+    with pytest.raises(NormprobeError, match="a run of nearest, and a card is of layers or inter"):
         with_card("", run)
