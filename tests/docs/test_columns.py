@@ -87,6 +87,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "attention": probe.attention([picture, picture], "Which is a dog?"),
         "shares": probe.shares(limit=4),
         "follow": probe.follow(limit=12),
+        "nearest": probe.nearest(limit=4),
         "share_images": probe.shares("pairs", limit=4),
         "compare": compare(layers),
     }

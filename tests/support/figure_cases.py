@@ -43,6 +43,8 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
     },
     "cause": {"cause": made_cause.cause()},
     "shares": {"shares": made_tables.shares()},
+    "nearest": {"nearest": made_tables.nearest()},
+    "follow": {"follow": made_tables.follow()},
     "attention": {
         "attention": made_tables.attention(),
         "heads": made_tables.heads(),
@@ -83,6 +85,8 @@ FIGURES = {
     ),
     "tower": ("tower", "tower_turning", "headroom"),
     "shares": ("shares",),
+    "nearest": ("nearest",),
+    "follow": ("follow",),
     "layers_map": ("layers", "turning", "norm_map", "loudest"),
     "interface_map": ("interface", "norm_map", "loudest"),
     "embeddings": ("embeddings", "shift"),

@@ -131,6 +131,43 @@ def shares():
     return tidy(pd.DataFrame({"layer": layer, "samples": 24}), numbers)
 
 
+def nearest():
+    """nearest.csv, tidy: visual tokens are near words in the middle, near none at the end."""
+    layer = np.arange(7)
+    above = np.array([0.05, 0.09, 0.3, 0.42, 0.2, 0.06, 0.0])
+    means = {
+        "nearest_cosine": 0.3 + above / 4,
+        "permuted_cosine": np.full(7, 0.29),
+        "text_cosine": np.array([1.0, 0.4, 0.36, 0.35, 0.33, 0.3, 0.28]),
+        "above_chance": above,
+        "chance": np.full(7, 3 / 65),
+        "to_chance": above * 65 / 3,
+    }
+    numbers = {
+        name: {"mean": mean, "low": 0.95 * mean, "high": 1.04 * mean}
+        for name, mean in means.items()
+    }
+    return tidy(pd.DataFrame({"layer": layer, "samples": 24}), numbers)
+
+
+def follow():
+    """follow.csv, tidy: a register of the tower stays loud and is attended to in the middle."""
+    groups = {"visual": 1.0, "loudest_1": 9.0, "loudest_2": 6.0, "loudest_5": 3.0, "quiet": 0.9}
+    stages = [("tower", block) for block in range(4)] + [("projector", 0)]
+    stages += [("decoder", layer) for layer in range(5)]
+    rows = []
+    for place, (stage, layer) in enumerate(stages):
+        for group, louder in groups.items():
+            norm = 10 * louder ** min(1.0, place / 3) + layer
+            rows.append((stage, layer, group, "norm", norm))
+            if stage == "decoder" and layer and group in ("loudest_1", "loudest_2", "loudest_5"):
+                rows.append((stage, layer, group, "attention_to_quiet", louder ** (layer / 4)))
+        if stage == "decoder":
+            rows.append((stage, layer, "text", "norm", 1.0 + 2 * layer))
+    table = pd.DataFrame(rows, columns=["stage", "layer", "group", "quantity", "mean"])
+    return table.assign(low=0.93 * table["mean"], high=1.06 * table["mean"], samples=24)
+
+
 def with_ratios(*groups):
     """The rows of some groups below each other, with their ratios to the text."""
     table = pd.concat(groups, ignore_index=True)
