@@ -239,10 +239,16 @@ def test_the_checkpoints_that_fit_its_size_are_named(
     assert "my/model" in refusal.value.problem
 
 
-def test_a_fork_is_told_no_checkpoint_of_the_original(tmp_path: Path) -> None:
-    fork = {"architectures": ["LlavaMiniLlamaForCausalLM"], "hidden_size": 4096}
+@pytest.mark.parametrize(
+    "fork",
+    [
+        {"architectures": ["LlavaMiniLlamaForCausalLM"], **ORIGINAL},
+        {"architectures": ["LlavaLlamaForCausalLM"], "mm_projector_type": "mlp2x_gelu"},
+    ],
+)
+def test_a_fork_is_told_no_checkpoint_of_the_original(fork: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(NormprobeError, match="code of its own") as refusal:
-        refuse_original_llava("my/model", written(tmp_path, **ORIGINAL, **fork))
+        refuse_original_llava("my/model", written(tmp_path, hidden_size=4096, **fork))
     assert "llava-hf" not in refusal.value.remedy
 
 
