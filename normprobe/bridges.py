@@ -23,6 +23,8 @@ from typing import Any
 from unittest.mock import patch
 
 from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
     GenerationMixin,
     PretrainedConfig,
     PreTrainedModel,
@@ -104,6 +106,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         )
         for name in ("bert", "clip", "llama")
     ),
+    (_modeling("clip"), "clip_loss", f"{_modeling('clip')}:image_text_contrastive_loss"),
     # A class for each attention became one that looks it up.
     *(
         (_modeling(name), f"{name.upper()}_ATTENTION_CLASSES", partial(_of_every_attention, name))
@@ -111,6 +114,8 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
 )
+
+_REGISTER = AutoConfig.register
 
 #: Modules that moved, and where they are now.
 _MOVED_MODULES = {"transformers.deepspeed": "transformers.integrations.deepspeed"}
@@ -192,6 +197,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
         with (
             patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge),
             patch.object(configuration_utils, "dataclass", fields_that_may_be, create=True),
+            patch.object(AutoConfig, "register", staticmethod(register_if_free)),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
             patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
         ):
@@ -201,6 +207,14 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
                     _bridge_class(foreign)
     finally:
         _noting.pop()
+
+
+def register_if_free(model_type: str, config: Any, exist_ok: bool = False) -> None:
+    """A type that transformers took since stays its own: the class of a checkpoint is named."""
+    if model_type in CONFIG_MAPPING and not exist_ok and config is not CONFIG_MAPPING[model_type]:
+        _note(f"AutoConfig.register({model_type!r})")
+        return
+    _REGISTER(model_type, config, exist_ok=exist_ok)
 
 
 def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any]) -> None:

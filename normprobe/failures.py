@@ -254,6 +254,18 @@ def other_version(written_for: str | None) -> str:
     return _environment("normprobe", "==4.57.6") + note
 
 
+def of_other_line(model: Any) -> str:
+    """What else to do where a package's code fails whose config another line wrote; else ""."""
+    model = getattr(type(model), "run_by_function", model)
+    written_by = version_of(model)
+    if is_native(model) or _line(written_by) in (None, _running()):
+        return ""
+    return (
+        f"; its config is of transformers {written_by}, and its code may need that: "
+        f"{other_version(written_by)}"
+    )
+
+
 def _environment(package: str, version: str) -> str:
     return f"python -m venv other && other/bin/pip install {package} 'transformers{version}'"
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import code_failure, runs_own_code, version_of
+from normprobe.failures import code_failure, of_other_line, runs_own_code, version_of
 from normprobe.schema import MASKS, VISUAL_MASK
 from normprobe.tensors import with_tensors
 
@@ -443,7 +443,7 @@ def run_until(
             raise NormprobeError(
                 f"{type(model).__name__} fails on these inputs: {first_line(error)}",
                 "check that model and processor belong together, or try --batch-size 1; "
-                "NORMPROBE_DEBUG=1 shows where",
+                f"NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
             ) from error
     if handles:
         awaited = entering or leaving

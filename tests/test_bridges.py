@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    LlamaConfig,
+    LlavaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    ProcessorMixin,
+)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
 
@@ -107,6 +115,7 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
         ("cache_utils", "HybridCache", "StaticCache"),
         ("models.siglip.modeling_siglip", "SiglipVisionTransformer", "SiglipVisionModel"),
         ("models.clip.modeling_clip", "_expand_mask", "_prepare_4d_attention_mask"),
+        ("models.clip.modeling_clip", "clip_loss", "image_text_contrastive_loss"),
         ("deepspeed", "is_deepspeed_zero3_enabled", "is_deepspeed_zero3_enabled"),
     ],
 )
@@ -114,6 +123,23 @@ def test_a_name_stands_for_what_it_became(home: str, name: str, now: str) -> Non
     with bridges.foreign_code(True, []):
         found = getattr(importlib.import_module(f"transformers.{home}"), name)
     assert found.__name__ in (name, now)  # transformers 4 may have it still
+
+
+def test_a_type_that_transformers_took_since_stays_its_own() -> None:
+    """A package that registers it is imported nevertheless (Video-LLaVA); its classes are named."""
+
+    class Older(LlamaConfig):
+        model_type = "llava"
+
+    notes: list[str] = []
+    with bridges.foreign_code(True, notes):
+        AutoConfig.register("llava", Older)
+        with pytest.raises(ValueError, match="model_type"):  # a mistake stays one
+            AutoConfig.register("free", Older)
+    assert notes == ["AutoConfig.register('llava')"]
+    assert CONFIG_MAPPING["llava"] is LlavaConfig
+    with pytest.raises(ValueError, match="already used"):
+        AutoConfig.register("llava", Older)
 
 
 def test_each_attention_is_the_one_that_is_left() -> None:

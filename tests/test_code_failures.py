@@ -24,6 +24,7 @@ from normprobe.failures import (
     refuse_newer_files,
 )
 from normprobe.hooks import run_until
+from normprobe.model.own_forward import run_by
 
 CONFIG = """
 from transformers import PretrainedConfig
@@ -126,6 +127,23 @@ def test_a_forward_that_fails_is_told() -> None:
     Foreign.__module__ = "transformers_modules.team.modeling_foreign"
     with pytest.raises(NormprobeError, match=r"Foreign was written for transformers 4\.51\.3"):
         run_until(Foreign(), {"x": torch.ones(1)})
+
+
+@pytest.mark.parametrize("config", ["4.43.1", transformers.__version__, None])
+def test_a_package_of_another_line_is_told_so(config: str | None) -> None:
+    """Its layers may be called as they were then, without rotary tables (LLaVA-Mini)."""
+
+    class Packaged(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise TypeError("cannot unpack non-iterable NoneType object")
+
+    model = Packaged()
+    model.config = transformers.PretrainedConfig(transformers_version=config)
+    for each in (model, run_by(model, lambda m, x: m(x))):
+        with pytest.raises(NormprobeError, match="fails on these inputs") as raised:
+            run_until(each, {"x": torch.ones(1)})
+        told = "its config is of transformers 4.43.1" in raised.value.remedy
+        assert told == (config == "4.43.1"), raised.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,9 @@ _ONEVISION: dict[Any, str] = {
     8192: "llava-onevision-qwen2-72b-ov-hf",
 }
 
+#: Its classes and types; other code has names that begin likewise.
+_ORIGINAL = re.compile(r"llava(_?(llama|mistral|mpt|qwen)|$)")
+
 _LLAMA_3_VOCABULARY = 128_000
 
 
@@ -112,7 +115,8 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
     kind = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
     setup = "pass --inputs FILE.py whose setup() imports its class"
     told = (f"{kind}; {' and '.join(held)} in config.json", "which transformers does not load")
-    if not kind.lower().startswith("llava"):  # MobileVLM, Bunny and others began from that code
+    # MobileVLM, Bunny, Video-LLaVA and others began from that code
+    if not _ORIGINAL.match(kind.lower()) or "mm_vision_tower" not in held:
         raise UnknownCode(
             f"{model} is a checkpoint of code of its own ({told[0]}), {told[1]}", setup
         )

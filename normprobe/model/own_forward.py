@@ -4,7 +4,8 @@ Some code has no forward that takes a prompt and a picture: its ``generate`` loo
 calls the language model with them. Whatever makes the layers run will do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from copy import copy
 from inspect import Parameter, getclosurevars, signature
 from types import CellType, FunctionType
 from typing import Any
@@ -45,7 +46,12 @@ def run_by(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
     def run(_: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not takes_it:
             kwargs.pop("use_cache", None)
-        return forward(model, *args, **kwargs)
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            return forward(model, *args, **kwargs)
+        finally:  # some code runs a prompt in one pass while it trains alone
+            for module, mode in modes:
+                module.training = mode
 
     run.__signature__ = signature(forward)  # type: ignore[attr-defined]
     kind = type(model)
@@ -75,8 +81,9 @@ def captured(function: Callable[..., Any]) -> tuple[dict[str, Any], Callable[...
 
     def forward(model: nn.Module, **inputs: Any) -> Any:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        own = tuple(CellType(inputs.get(name, cell.cell_contents)) for name, cell in cells)
-        others = {name: inputs[name] for name in found.globals.keys() & inputs.keys()}
+        given = {name: _as_held(held[name], value) for name, value in inputs.items()}
+        own = tuple(CellType(given.get(name, cell.cell_contents)) for name, cell in cells)
+        others = {name: given[name] for name in found.globals.keys() & given.keys()}
         again = FunctionType(
             function.__code__,
             {**function.__globals__, **others},
@@ -87,3 +94,13 @@ def captured(function: Callable[..., Any]) -> tuple[dict[str, Any], Callable[...
         return again(model)
 
     return held, forward
+
+
+def _as_held(held: Any, given: Any) -> Any:
+    """A mapping in the kind that a function holds: a tokenizer's has attributes, too."""
+    if not isinstance(held, MutableMapping) or type(given) is type(held):
+        return given
+    again = copy(held)
+    for key, value in given.items():
+        again[key] = value
+    return again

@@ -447,7 +447,7 @@ def fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:
         raise NormprobeError(
             f"decoder layer 1 receives {list(decoder_input.shape[:-1])} positions, but the prompts "
             f"have {list(groups.shape)}: tokens are added or packed inside the model",
-            "name the decoder's with --part decoder_layers=NAME, if these are others; else this "
-            "model type is not supported yet: open an issue with its name",
+            "name the decoder's with --part decoder_layers=NAME, if these are others; else pass "
+            f"visual_mask, bool {list(decoder_input.shape[:-1])}: True at the rows of an image",
         )
     return groups

@@ -240,6 +240,19 @@ def test_the_checkpoints_that_fit_its_size_are_named(
 
 
 @pytest.mark.parametrize(
+    "fork",
+    [
+        {"architectures": ["LlavaMiniLlamaForCausalLM"], **ORIGINAL},
+        {"architectures": ["LlavaLlamaForCausalLM"], "mm_projector_type": "mlp2x_gelu"},
+    ],
+)
+def test_a_fork_is_told_no_checkpoint_of_the_original(fork: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(NormprobeError, match="code of its own") as refusal:
+        refuse_original_llava("my/model", written(tmp_path, hidden_size=4096, **fork))
+    assert "llava-hf" not in refusal.value.remedy
+
+
+@pytest.mark.parametrize(
     "config",
     [
         {"model_type": "llava", "vision_config": {}},

@@ -516,6 +516,15 @@ def test_a_visual_mask_of_rows_that_forward_inserts(side: str) -> None:
     assert_right(module, inputs, module.origins, found)
 
 
+def test_a_visual_mask_of_prompts_that_rows_are_inserted_into_is_refused_with_their_shape() -> None:
+    module, (ids, mask) = made(Inserting), prompts(INSERTED["one"], "right")
+    inputs = {"input_ids": ids, "attention_mask": mask, "images": pictures(2)}
+    with pytest.raises(NormprobeError, match=r"but the prompts have \[2, 7\]") as raised:
+        probe_layers(module, {**inputs, "visual_mask": ids == PLACE})
+    module(**inputs)
+    assert f"pass visual_mask, bool {[*module.origins.shape]}" in raised.value.remedy
+
+
 @pytest.mark.parametrize("name", ["visual_mask", "structural_mask"])
 def test_a_mask_of_neither_shape_is_refused_with_both(name: str) -> None:
     module, (ids, mask) = made(Inserting), prompts(INSERTED["one"], "right")

@@ -11,6 +11,7 @@ from support.plain_modules import SPECIAL, Plain, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from torch import Tensor, nn
+from transformers import BatchEncoding
 
 from normprobe import NormprobeError, Probe, schema
 from normprobe.hooks import lock_of
@@ -123,6 +124,32 @@ def test_what_a_function_holds_is_found_by_its_names() -> None:
     assert held.keys() == {"image", "other", "WORDS"}
     given = forward(lambda *args: args, image=image + 1, WORDS=WORDS + 1)
     assert [torch.equal(a, b) for a, b in zip(given, (image + 1, FULL, WORDS + 1), strict=True)]
+
+
+def test_what_a_tokenizer_returned_keeps_its_attributes() -> None:
+    """Those of a mapping are read as ``held.input_ids``, too."""
+    held_ids = BatchEncoding({"input_ids": FULL})
+    held, forward = captured(lambda m: m(held_ids.input_ids, held_ids["input_ids"]))
+    given = forward(lambda *args: args, **{name: dict(value) for name, value in held.items()})
+    assert all(torch.equal(ids, FULL) for ids in given)
+    module, image = made(InParts), pictures(2)
+    how = {"named": NAMED, "special_token_ids": SPECIAL}
+    run = Probe(module, **how).layers(lambda m: m.think(m.prepare(held_ids.input_ids, image), None))
+    assert_right(Expected(module), {"ids": FULL, "image": image}, EVERYWHERE, run.table)
+
+
+def test_a_function_may_switch_the_model_to_training_while_it_runs() -> None:
+    """As BAGEL, which reads a prompt in one pass while it trains alone."""
+    module, image = made(InParts), pictures(2)
+
+    def trained(module: InParts, ids: Tensor, image: Tensor) -> Tensor:
+        module.blocks.train()
+        return in_parts(module, ids, image)
+
+    how = {"named": NAMED, "special_token_ids": SPECIAL}
+    run = Probe(module, forward=trained, **how).layers({"ids": FULL, "image": image})
+    assert_right(Expected(module), {"ids": FULL, "image": image}, EVERYWHERE, run.table)
+    assert not run.record.get("doubts")
 
 
 WORDS = torch.tensor([[1, 8, 2]])

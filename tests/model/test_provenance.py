@@ -382,7 +382,7 @@ class OfStrings(Plain):
 def test_texts_that_are_strings() -> None:
     """As LAVIS reads them: no trace tells the words, and parts that are named are enough."""
     module, samples = made(OfStrings), {"image": pictures(2), "text": ["season", "winter"]}
-    with pytest.raises(NormprobeError, match=r"samples.text\) hold no token ids"):
+    with pytest.raises(NormprobeError, match=r"samples.text\) hold no token ids \[batch, seq\]"):
         Probe(module).layers({"samples": samples})
     named = {**BY_HAND, "projector": "connector"}
     for inputs in ({"samples": samples}, lambda m: m(samples)):

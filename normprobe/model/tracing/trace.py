@@ -307,9 +307,9 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
     for role in ("decoder_layers", "text_embedding")[: 1 if embedded else 2]:
         if getattr(traced, role) is None and not any(map(is_ids, flattened(inputs).values())):
             raise NormprobeError(
-                f"the inputs ({', '.join(flattened(inputs))}) hold no token ids, so nothing shows "
-                "which modules read the words: name decoder_layers, text_embedding, projector and "
-                "vision_encoder",
+                f"the inputs ({', '.join(flattened(inputs))}) hold no token ids [batch, seq], so "
+                "nothing shows which modules read the words: name decoder_layers, text_embedding, "
+                "projector and vision_encoder",
                 "name the parts by hand",
             )
         if getattr(traced, role) is None:
