@@ -34,7 +34,7 @@ from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tower import blocks_of
 from normprobe.schema import VISUAL
-from normprobe.statistics.loud_tokens import LOUDEST, QUIET, classes_of
+from normprobe.statistics.loud_tokens import LOUDEST, QUIET, loudness_classes
 from normprobe.statistics.token_metrics import in_group, token_norms
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ class TowerClasses:
             ) from why
         numbers = batch.images_at(at_entry)
         images = None if numbers is None else numbers[0].cpu().numpy()[visual.numpy()]
-        return classes_of(norms, images)
+        return loudness_classes(norms, images)
 
 
 @dataclass

@@ -225,7 +225,7 @@ def twins_of(
     return found
 
 
-def classes_of(
+def loudness_classes(
     norms: NDArray[np.float64], images: NDArray[np.int_] | None
 ) -> dict[str, NDArray[np.int_]]:
     """The tokens of each class, of ``LOUDEST`` and ``QUIET``."""
