@@ -188,9 +188,8 @@ class Asked:
         typer.Option(
             help="Interventions: scale, scale-to-text, scale-text, norm-at-layer, gain, freeze, "
             "freeze-layer, freeze-text, freeze-attention, freeze-mlp, random-updates, knockout, "
-            "knockout-layer, swap, swap-norms, patch-layer, permute, blank, placebo; scale=3: that "
-            "dose, freeze@12-20: in those layers, freeze:loudest_5: to those tokens. Default: "
-            "six of them.",
+            "knockout-layer, swap, swap-norms, patch-layer, permute, blank, placebo; scale=3 "
+            "(dose), freeze@12-20 (layers), freeze:loudest_5 (tokens). Default: six.",
             metavar="NAME,NAME",
         ),
     ] = None

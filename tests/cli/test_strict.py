@@ -10,12 +10,13 @@ import pytest
 from safetensors.torch import load_file, save_file
 from typer.testing import Result
 
+from normprobe.schema import UNMOVED
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
 
 PROJECTOR = "multi_modal_projector"
-ZERO = "visual tokens: none, because other pixels change no token"
+ZERO = UNMOVED
 OVERFLOWS = 1e38
 NOT_FINITE = "visual tokens: none has finite numbers"
 
