@@ -228,6 +228,7 @@ class Sampling:
     data: Annotated[
         str,
         typer.Option(
+            "--data",
             help="Bundled: sample, scenes, pairs, boxes, mixed, text, paper. A benchmark: "
             "mmbench, pope:random, ... A file or folder.",
             metavar="DATA",

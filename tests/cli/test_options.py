@@ -1,8 +1,11 @@
 """The options of every command, in the order of ``--help``, and what goes with what."""
 
 import re
+from inspect import signature
+from typing import get_args
 
 import pytest
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from normprobe.cli.app import COMMANDS, app
@@ -77,6 +80,15 @@ def test_every_command_is_listed() -> None:
 @pytest.mark.parametrize("command", OPTIONS)
 def test_the_options_of_a_command(command: str) -> None:
     assert options_of(command) == OPTIONS[command].split()
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_no_flag_hangs_on_its_placeholder(command: str) -> None:
+    """Where these are the same word typer 0.27 takes the placeholder, in capitals, for the flag."""
+    for name, parameter in signature(COMMANDS[command]).parameters.items():
+        for info in get_args(parameter.annotation):
+            if isinstance(info, OptionInfo) and (info.metavar or "").lower() == name:
+                assert f"--{name}" in (info.default, *(info.param_decls or ()))
 
 
 @pytest.mark.parametrize("columns", [80, 100])

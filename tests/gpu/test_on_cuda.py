@@ -150,5 +150,5 @@ def waits(work: Any) -> Counter[str]:
     return Counter(
         f"{warning.filename}:{warning.lineno}"
         for warning in caught
-        if "synchronizing" in str(warning.message)
+        if "called a synchronizing" in str(warning.message)  # not that the mode is a prototype
     )

@@ -75,7 +75,7 @@ def paper(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Instead of the paper's samples.", metavar="DATA"),
+        typer.Option("--data", help="Instead of the paper's samples.", metavar="DATA"),
         Needs("run"),
     ] = None,
     limit: Annotated[

@@ -56,7 +56,9 @@ def attention(
     box: Annotated[
         str | None,
         typer.Option(
-            help="Target region: left,top,right,bottom in pixels of the image.", metavar="BOX"
+            "--box",
+            help="Target region: left,top,right,bottom in pixels of the image.",
+            metavar="BOX",
         ),
         Excludes("data"),
     ] = None,
