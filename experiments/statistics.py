@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from experiments.tables import EXPLANATION, markdown, publish
 from normprobe.measurements.layers.accounted import ONE_LAYER, accounted_table
 from normprobe.measurements.layers.theory import eq_13
-from normprobe.report.ranking import told_apart
+from normprobe.report.ranking import widened_for_pairs
 from normprobe.report.ratio_words import ALIKE, Ratio
 from normprobe.schema import GEOMETRIC_RATIOS, PAIR, RATIOS_TO_TEXT, TEXT, VISUAL
 from normprobe.statistics import bootstrap, resampling
@@ -502,7 +502,7 @@ def compared(runs: Iterable[int], images: Iterable[int], sets: int) -> pd.DataFr
     found = []
     for number in runs:
         alike = {str(run): Ratio(1.0, 1 / math.e, math.e) for run in range(number)}
-        widened = math.log(told_apart(alike)["0"].high)
+        widened = math.log(widened_for_pairs(alike)["0"].high)
         for units in images:
             random = np.random.default_rng([number, units])
             values = 3 + 0.3 * random.normal(size=(units, sets * number))

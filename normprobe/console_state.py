@@ -40,7 +40,7 @@ def just_ending() -> Iterator[None]:
 
 
 @contextmanager
-def unheard_by_children() -> Iterator[None]:
+def sigint_blocked() -> Iterator[None]:
     """Let processes that start inside the block never hear Ctrl-C: who started them ends them."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -422,7 +422,7 @@ def run_until(
         handles.append(after_call(leaving, stop))
     with attached(*handles):
         try:
-            taken = taken_by(model, inputs)
+            taken = accepted_inputs(model, inputs)
             model(**copied(taken), **_without_cache(model, inputs))
         except _Reached:
             return
@@ -514,7 +514,7 @@ def copied(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return copies
 
 
-def taken_by(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that a model's forward takes.
 
     What it has no name for is left out, such as what a newer processor adds. Pixels, positions and
@@ -553,9 +553,9 @@ def taken_by(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name in parameters}
 
 
-def untaken(model: nn.Module, inputs: Mapping[str, Any]) -> list[str]:
+def unused_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> list[str]:
     """The names of inputs that a model's forward does not take."""
-    return sorted(inputs.keys() - taken_by(model, inputs).keys() - set(MASKS))
+    return sorted(inputs.keys() - accepted_inputs(model, inputs).keys() - set(MASKS))
 
 
 def _matters(name: str, value: Any) -> bool:

@@ -33,7 +33,13 @@ from normprobe.model.tracing.trace import traced_example
 from normprobe.options import TENSOR_PARALLEL, Output, Sampling
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import doubt, note_weights, start_run, warn
-from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence, note_untaken
+from normprobe.runs.collecting import (
+    collect,
+    long_prompt,
+    norm_maps,
+    note_confidence,
+    note_unused_inputs,
+)
 from normprobe.runs.facts import (
     note_buffers,
     note_model,
@@ -296,7 +302,7 @@ class OneBatch(_OfSamples):
         """The rows of the batch."""
         self.run.note(data=INPUTS)
         inputs = self._first()
-        note_untaken(self.run, self.model, inputs)
+        note_unused_inputs(self.run, self.model, inputs)
         if too_long := long_prompt(self.model, inputs):
             warn(self.run, too_long)
         rows = self.measured_by.sample_rows(self.model, inputs, None).assign(image_hash=None)

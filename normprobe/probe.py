@@ -265,7 +265,7 @@ class Probe:
         measured_by = measured_by.asking(
             also=names_in(also), by=by, do=names_in(do), answer=answer, intervals=intervals
         )
-        asked = {"align": align, "map": map, "verify": verify, **measured_by.asked}
+        asked = {"align": align, "map": map, "verify": verify, **measured_by.requested}
         if by is not None:
             asked["by"] = by
         data = measured_by.data if data is None else data

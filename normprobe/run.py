@@ -146,7 +146,7 @@ class Run:
             NormprobeError: a table is missing.
         """
         with explained(self.store):
-            return _offered(self.store).said(self.store)
+            return _offered(self.store).verdict_of_run(self.store)
 
     def show(self, console: "Console", *, theory: bool = False) -> None:
         """Print what the command line prints: tables, what they say, the paper's numbers.
@@ -165,7 +165,7 @@ class Run:
         with explained(self.store):
             offered = _offered(self.store)
             offered.show(self.store, console)
-            print_verdict(offered.said(self.store), console)
+            print_verdict(offered.verdict_of_run(self.store), console)
             if theory:
                 offered.show_theory(self.store, console)
             self.show_published(console)
@@ -493,7 +493,7 @@ def finished_later(
         started: when the measurement began, of ``time.perf_counter``.
     """
     _doubt_broken_states(run, run.rows())
-    run.when_asked(lambda: _write_tables(run, tables()))
+    run.defer(lambda: _write_tables(run, tables()))
     run.finish(seconds=round(time.perf_counter() - started, 3))
     return Run(run)
 
@@ -538,7 +538,7 @@ def _section(store: RunStore) -> Section:
         offered.section(store),
         offered.section_tables,
         offered.section_figures,
-        offered.said(store) if begun else NOTHING,
+        offered.verdict_of_run(store) if begun else NOTHING,
         offered.lead(store),
     )
 

@@ -18,7 +18,7 @@ from normprobe.hooks import (
     on_input,
     on_output,
     path_to_state,
-    untaken,
+    unused_inputs,
 )
 from normprobe.hooks import run_until as run
 
@@ -218,7 +218,7 @@ def test_what_a_forward_has_no_name_for_is_left_out(more: dict, dropped: list[st
     model, inputs = Named(), {"ids": torch.ones(1, 3).long(), **more}
     run(model, inputs)
     assert model.given[0].tolist() == [[1, 1, 1]]
-    assert untaken(model, inputs) == dropped
+    assert unused_inputs(model, inputs) == dropped
 
 
 @pytest.mark.parametrize(

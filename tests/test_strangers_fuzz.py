@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.damage import Canary, mutated, mutated_json, outcomes
 
-from normprobe import rehearsal
+from normprobe import sandbox
 from normprobe.data.sample import Sample
 from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import open_checkpoint
@@ -141,7 +141,7 @@ def _no_network(event: str, _: object) -> None:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint without an end is given up soon."""
-    monkeypatch.setattr(rehearsal, "PATIENCE", 1)
+    monkeypatch.setattr(sandbox, "PATIENCE", 1)
 
 
 @pytest.mark.slow

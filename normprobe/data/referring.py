@@ -206,10 +206,10 @@ def _referent(row: Row, prompt: str, images: Sequence[Image.Image]) -> Referent:
     left, top, width, height = _edges(bbox, row.place.at("bbox"))
     right, bottom = _within(left + width, image.width), _within(top + height, image.height)
     box = left, top, right, bottom
-    return _referent_in(prompt, image, _said(row), box, row.place)
+    return _referent_in(prompt, image, _expression_of(row), box, row.place)
 
 
-def _said(row: Row) -> str:
+def _expression_of(row: Row) -> str:
     """The words that mean the box."""
     text, span = row.text("expression"), row.cells["span"]
     if span is None:

@@ -148,12 +148,12 @@ class Sample:
     @property
     def is_marked(self) -> bool:
         """Whether the prompt says where its images stand. Other marks in it are text."""
-        asked = "".join(self.asked)
+        asked = "".join(self.user_turns)
         marks = {kind: asked.count(MEDIA_MARKS[kind]) for kind in self.media}
         return bool(marks) and all(len(self.media[kind]) == n for kind, n in marks.items())
 
     @property
-    def asked(self) -> list[str]:
+    def user_turns(self) -> list[str]:
         """What the user says in each turn."""
         return [*(turn.user for turn in self.earlier), self.prompt]
 
@@ -170,7 +170,7 @@ class Sample:
         left: dict[str, Iterator[Any]]
         left = {kind: iter(self.media.get(kind, ())) for kind in MEDIA_MARKS}
         turns = []
-        for number, text in enumerate(self.asked):
+        for number, text in enumerate(self.user_turns):
             everything = None if number == 0 else 0  # without marks
             images, videos, audios = (
                 tuple(islice(left[kind], text.count(mark) if self.is_marked else everything))

@@ -23,7 +23,7 @@ from normprobe.inputs.standard import (
     refuse_incomplete,
 )
 from normprobe.inputs.token_groups import with_image_numbers, with_turn_numbers
-from normprobe.rehearsal import kept, limited, rehearse
+from normprobe.sandbox import kept_in_sandbox, limited, try_in_sandbox
 from normprobe.schema import AUDIO, IMAGE, VIDEO, VIDEO_MASK
 from normprobe.tensors import arrays_as_tensors, find_named
 
@@ -55,7 +55,7 @@ class InputBuilder:
     inputs_file: InputsFile = NO_INPUTS_FILE
     model: Any = None  # what ``build`` of the inputs file gets
     # whether the processor's files are a stranger's: what they make of samples is limited in a
-    # worker, and rehearsed elsewhere
+    # worker, and tried in a sandbox, elsewhere
     bounded: bool = False
     longest: int | None = None  # how many tokens a prompt may have; None: any number
     by_turn: bool = False  # whether the inputs say which turn a token belongs to
@@ -92,7 +92,7 @@ class InputBuilder:
                 alone = replace(unbounded, processor=None, model=None, inputs_file=NO_INPUTS_FILE)
                 act = partial(_build_with_kept, alone, samples)
                 times, pixels = _size_of(samples)
-                rehearse(act, what, keep=self.processor, times=times, pixels=pixels)
+                try_in_sandbox(act, what, keep=self.processor, times=times, pixels=pixels)
             with self.limits(samples):
                 return unbounded.build(samples)
         self._check_prompts(samples)
@@ -214,7 +214,7 @@ class InputBuilder:
 
 def _build_with_kept(builder: InputBuilder, samples: Sequence[Sample]) -> None:
     """Build in the helper, which keeps the processor."""
-    replace(builder, processor=kept()).build(samples)
+    replace(builder, processor=kept_in_sandbox()).build(samples)
 
 
 def _in_a_worker() -> bool:

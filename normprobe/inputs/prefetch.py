@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
-from normprobe.console_state import unheard_by_children
+from normprobe.console_state import sigint_blocked
 from normprobe.data.data_set import DataSet
 from normprobe.data.media import Video
 from normprobe.data.rows import BadRows, RefusedSample
@@ -26,7 +26,7 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.pixel_hash import pixel_hashes
 from normprobe.inputs.standard import REFUSALS
-from normprobe.rehearsal import end_with_the_parent
+from normprobe.sandbox import end_with_the_parent
 from normprobe.schema import DIGESTS, DRAWN_FRAMES
 from normprobe.tensors import find_named
 
@@ -72,7 +72,7 @@ class InFlight:
         self._bytes[index] = size
         self._largest[0] = max(size, int(self._largest[0]))
 
-    def taken(self, index: int) -> None:
+    def mark_taken(self, index: int) -> None:
         """A window has been taken: it is in flight no more, and the one after it is next."""
         self._bytes[index] = 0
         self._next[0] = index + 1
@@ -141,11 +141,11 @@ def prefetched(
         worker_init_fn=end_with_the_parent,  # it would wait forever to be read
         multiprocessing_context="fork" if workers else None,
     )
-    with unheard_by_children():
+    with sigint_blocked():
         arriving = iter(loader)  # has a name: it ends, which joins the workers, after `ended`
     try:
         for index, packed in enumerate(arriving):
-            windows.in_flight.taken(index)
+            windows.in_flight.mark_taken(index)
             made, skipped, failure = pickle.loads(packed)
             data.bad.add(skipped)
             yield from made

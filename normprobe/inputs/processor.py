@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.rehearsal import rehearse
+from normprobe.sandbox import try_in_sandbox
 
 
 def tokenizer_of(processor: Any) -> Any:
@@ -76,8 +76,8 @@ def load_processor(
     import transformers
     from transformers import PretrainedConfig
 
-    from normprobe.bridges import foreign_code
     from normprobe.failures import code_failure, install, missing_packages, raised_in_own_code
+    from normprobe.remote_code_bridges import foreign_code
 
     auto: Any = getattr(transformers, auto_class)
     try:
@@ -89,7 +89,8 @@ def load_processor(
             else:
                 if bounded:
                     folder = str(Path(_folder_of(path_or_id, revision)).absolute())
-                    rehearse(partial(_try, auto_class, folder), f"the processor of {path_or_id}")
+                    what = f"the processor of {path_or_id}"
+                    try_in_sandbox(partial(_try, auto_class, folder), what)
                 processor = auto.from_pretrained(
                     path_or_id, revision=revision, trust_remote_code=trust_remote_code
                 )

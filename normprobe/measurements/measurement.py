@@ -194,7 +194,7 @@ class Measurement:
             (self._shown("verdict", run) or "") if self.words is None else self.words.verdict(run)
         )
 
-    def said(self, run: "RunStore") -> "Verdict":
+    def verdict_of_run(self, run: "RunStore") -> "Verdict":
         """``verdict`` as every place renders it."""
         from normprobe.report.verdict import Verdict
 
@@ -210,7 +210,7 @@ class Measurement:
             return []
         from normprobe.report.page.blocks import verdict_block
 
-        return [verdict_block(self.said(run)), *(self._shown("section", run) or [])]
+        return [verdict_block(self.verdict_of_run(run)), *(self._shown("section", run) or [])]
 
     def readable(self, name: str, run: "RunStore") -> "ReadableTable":
         """A table of a run as it is to be read: rounded, or in a form of its own."""
@@ -359,7 +359,7 @@ class SampleMeasurement(Measurement):
         return {}
 
     @property
-    def asked(self) -> Mapping[str, tuple[str, ...]]:
+    def requested(self) -> Mapping[str, tuple[str, ...]]:
         """What it is asked for beside its usual numbers, for the record."""
         return {"also": ()}
 

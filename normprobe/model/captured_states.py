@@ -19,7 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normprobe.hooks import HIDDEN_STATE, copied, lock_of, observing, on_this_thread, taken_by
+from normprobe.hooks import (
+    HIDDEN_STATE,
+    accepted_inputs,
+    copied,
+    lock_of,
+    observing,
+    on_this_thread,
+)
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel
@@ -120,7 +127,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any], **options: bool) -> Any:
     parameters = signature(model.forward).parameters
     any_name = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
     options = {name: value for name, value in options.items() if any_name or name in parameters}
-    taken = taken_by(model, inputs)
+    taken = accepted_inputs(model, inputs)
     with observing(model):
         return model(**copied(taken), **options)
 
@@ -195,7 +202,7 @@ def _on_cpu(state: Tensor) -> Tensor:
 Masks = dict[str, NDArray[np.bool_]]
 
 #: Why other pixels do not tell which tokens are visual.
-_UNTOLD = {
+_WHY_UNKNOWN = {
     CROSS_ATTENTION: "text attends to the image, which has no place among the tokens",
     DISCRETE: "the image tokenizer may give other pixels the same tokens",
 }
@@ -219,7 +226,7 @@ def traced_groups(
     groups = model.batch(inputs).groups_at(decoder_input).numpy()
     by_id = {group: groups == code for code, group in enumerate(TOKEN_GROUPS)}
     moved, has_image = by_id[VISUAL], bool(pixel_inputs(inputs))
-    untold = _untold(model, decoder_input, traced) if has_image else ""
+    untold = _why_unknown(model, decoder_input, traced) if has_image else ""
     if has_image and not untold:
         assert traced.visual_positions is not None
         # A trace changes what the inputs hold of videos and sounds, too.
@@ -236,9 +243,9 @@ def traced_groups(
     return masks, untold or float((moved != by_id[VISUAL]).sum())
 
 
-def _untold(model: MeasuredModel, decoder_input: Tensor, traced: TracedParts) -> str:
-    if model.parts.fusion in _UNTOLD:
-        return _UNTOLD[model.parts.fusion]
+def _why_unknown(model: MeasuredModel, decoder_input: Tensor, traced: TracedParts) -> str:
+    if model.parts.fusion in _WHY_UNKNOWN:
+        return _WHY_UNKNOWN[model.parts.fusion]
     positions = traced.visual_positions
     if positions is None or positions.shape != decoder_input.shape[:-1]:
         return "a trace does not find their places"

@@ -26,7 +26,7 @@ from normprobe.model.config import (
 from normprobe.model.find.overrides import overrides_of
 from normprobe.model.gguf import checkpoint_folder, is_gguf
 from normprobe.options import models_here
-from normprobe.rehearsal import READERS, begin, rehearse
+from normprobe.sandbox import READERS, begin, try_in_sandbox
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -62,7 +62,7 @@ class Checkpoint:
     # the alignment norm that the checkpoint, or the adapter that opened it, holds
     alignment: AlignmentSettings | None = None
     gguf: str | None = None  # the GGUF file that the folder ``source`` was made of
-    # what its own code needed to run on this transformers, of ``bridges.foreign_code``
+    # what its own code needed to run on this transformers, of ``remote_code_bridges.foreign_code``
     bridges: list[str] = field(default_factory=list, compare=False)
 
     @property
@@ -77,7 +77,7 @@ class Checkpoint:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether its files are a stranger's and not trusted: reading them is rehearsed."""
+        """Whether its files are a stranger's and not trusted: they are read in a sandbox first."""
         return _is_bounded(self.source, self.trust_remote_code)
 
     @property
@@ -98,8 +98,12 @@ def open_checkpoint(
     """Read the config of a checkpoint and tell what kind of model it is."""
     from transformers import AutoConfig, PretrainedConfig
 
-    from normprobe.bridges import bridge_auto_map, bridge_missing_flash_attention, foreign_code
     from normprobe.failures import code_failure, refuse_newer_files
+    from normprobe.remote_code_bridges import (
+        bridge_auto_map,
+        bridge_missing_flash_attention,
+        foreign_code,
+    )
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(
@@ -158,7 +162,7 @@ def open_checkpoint(
         if _is_bounded(source, trust_remote_code) and config_file is not None:
             build = partial(_build, config_file.parent.absolute(), kind)
             what = f"building what config.json of {model} asks for"
-            rehearse(build, what, modules=[*READERS, *_modules_of(raw)])
+            try_in_sandbox(build, what, modules=[*READERS, *_modules_of(raw)])
         with foreign_code(trust_remote_code, bridges):
             reader = AutoConfig if setup is None else _registered(raw) or AutoConfig
             config = reader.from_pretrained(

@@ -2,7 +2,7 @@
 
 transformers reads the config and the tokenizer of a language model from the metadata of the file.
 Here both are saved once into a folder, so that a GGUF file is opened like any other checkpoint. The
-file may be a stranger's: the helper of ``normprobe.rehearsal`` reads its metadata, this process
+file may be a stranger's: the helper of ``normprobe.sandbox`` reads its metadata, this process
 reads what the helper wrote.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.rehearsal import READERS, rehearse
+from normprobe.sandbox import READERS, try_in_sandbox
 
 #: In the folder: where the tensors lie, and why the file could not be read.
 _TENSORS, _FAILURE = "gguf_tensors.json", "gguf_failure.txt"
@@ -61,7 +61,7 @@ def _folder(file: Path, _: int) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="normprobe-gguf-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     what = f"reading the metadata of {file.name}"
-    rehearse(partial(_convert, file, folder), what, modules=[*READERS, "gguf"], times=_TIMES)
+    try_in_sandbox(partial(_convert, file, folder), what, modules=[*READERS, "gguf"], times=_TIMES)
     if not (folder / _TENSORS).is_file():
         failure = folder / _FAILURE
         why = failure.read_text(encoding="utf-8") if failure.is_file() else "it is none"

@@ -189,7 +189,7 @@ class TowerModel(MeasuredModel):
         self._rows, self._shape = self._rows_of(inputs, state), state.shape
         rows = self._rows
         counted = counted_rows(state, given)
-        counted &= _heard(inputs, state) if self.group == AUDIO else True
+        counted &= _unpadded_rows(inputs, state) if self.group == AUDIO else True
         codes = torch.where(counted, _ROW, PADDING).to(torch.int8)
         groups = rows.spread(codes, PADDING)
         return TowerBatch(self, inputs, groups, None, None, rows.read(state), rows.images)
@@ -361,7 +361,7 @@ class TowerModel(MeasuredModel):
             stops = {"entering": projector.module}
         with observing(self.model), attached(*handles):
             self.run(inputs, **stops)
-        return _matching(sums, taken, _told_layers(self.model, len(layers)))
+        return _matching(sums, taken, _declared_layers(self.model, len(layers)))
 
 
 @dataclass(frozen=True)
@@ -446,7 +446,7 @@ def _tiles(inputs: Mapping[str, Any], items: int, group: str) -> list[int] | Non
     return None
 
 
-def _heard(inputs: Mapping[str, Any], state: Tensor) -> Tensor:
+def _unpadded_rows(inputs: Mapping[str, Any], state: Tensor) -> Tensor:
     """Which rows of a sound are no padding, by the mask of its frames."""
     rows = state.shape[:-1].numel()
     for name, mask in inputs.items():
@@ -466,7 +466,7 @@ def _heard(inputs: Mapping[str, Any], state: Tensor) -> Tensor:
     return torch.ones(rows, dtype=torch.bool, device=state.device)
 
 
-def _told_layers(model: nn.Module, depth: int) -> list[int]:
+def _declared_layers(model: nn.Module, depth: int) -> list[int]:
     """The layers that a config says are put side by side for the projector; none: it does not."""
     told = getattr(getattr(model, "config", None), "vision_feature_layer", None)
     several = isinstance(told, list | tuple) and all(isinstance(each, int) for each in told)

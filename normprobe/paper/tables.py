@@ -326,7 +326,7 @@ def notes_on(layout: Layout, run: RunStore, published: pd.DataFrame) -> list[tup
     return [(visible(whom), visible(note)) for whom, note in notes]
 
 
-def said_once(notes: Sequence[tuple[str, str]]) -> list[str]:
+def merged_notes(notes: Sequence[tuple[str, str]]) -> list[str]:
     """Notes, those that say the same in one."""
     whom: dict[str, list[str]] = {}
     for name, note in dict.fromkeys(notes):

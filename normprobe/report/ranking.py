@@ -148,7 +148,7 @@ def runs_side_by_side(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(ranks), runs, pd.DataFrame(numbers)], axis=1)
 
 
-def told_apart(numbers: Mapping[str, AnyEstimate]) -> dict[str, AnyEstimate]:
+def widened_for_pairs(numbers: Mapping[str, AnyEstimate]) -> dict[str, AnyEstimate]:
     """With intervals that overlap for all pairs of equal runs at once, in 95 % of comparisons.
 
     The intervals of two equal numbers overlap far more often than in 95 %, those of many pairs do
@@ -161,7 +161,7 @@ def told_apart(numbers: Mapping[str, AnyEstimate]) -> dict[str, AnyEstimate]:
     }
 
 
-def told_from_zero(numbers: Mapping[str, Estimate]) -> dict[str, int | None]:
+def signs_together(numbers: Mapping[str, Estimate]) -> dict[str, int | None]:
     """``Estimate.sign`` of each, by intervals that hold for all at once; without one, its own."""
     return {
         run: number.widened(wider_for(len(numbers))).sign
@@ -179,7 +179,7 @@ def wider_for(comparisons: int) -> float:
 
 def _ranks(numbers: Mapping[str, Estimate]) -> dict[str, Rank]:
     """The rank of each number, and its interval."""
-    numbers = told_apart(numbers)
+    numbers = widened_for_pairs(numbers)
     held = [number for number in numbers.values() if not math.isnan(number.value)]
 
     def rank(own: Estimate) -> Rank:
@@ -197,7 +197,7 @@ def _ranks(numbers: Mapping[str, Estimate]) -> dict[str, Rank]:
 _NAMED = 4  # runs in a list
 
 
-def ranking_told(
+def ranking_sentences(
     table: pd.DataFrame, what: str = "runs", failed: Collection[str] = ()
 ) -> tuple[str, list[Finding], str]:
     """Which have the largest and the smallest norm disparity, how many differ, where inertia is.
@@ -269,7 +269,7 @@ def _counts(
 def _first_and_last(ratios: Mapping[str, Ratio], steps: Mapping[str, int]) -> str:
     """From the first to the last step of a training."""
     first, last = (of(ratios, key=steps.__getitem__) for of in (min, max))
-    before, after = told_apart({run: ratios[run] for run in (first, last)}).values()
+    before, after = widened_for_pairs({run: ratios[run] for run in (first, last)}).values()
     apart = before.lies_beyond(after) or after.lies_beyond(before)
     return (
         f"Visual tokens enter the decoder with {times(ratios[first].value)} the norm of text at "
@@ -309,7 +309,7 @@ def _extreme(name: str, words: str, ratios: Mapping[str, Ratio], runs: Collectio
 def _inertia(gaps: Mapping[str, Estimate], what: str) -> list[Finding]:
     """Where text tokens turn ahead of visual ones by most, and where they fall behind."""
     gaps = {run: gap for run, gap in gaps.items() if gap.value == gap.value}
-    ways = told_from_zero(gaps)
+    ways = signs_together(gaps)
     ahead = {run: gap for run, gap in gaps.items() if ways[run] == 1}
     behind = [run for run in gaps if ways[run] == -1]
     found = []
@@ -332,7 +332,7 @@ def _inertia(gaps: Mapping[str, Estimate], what: str) -> list[Finding]:
 def _foremost(numbers: Mapping[str, Estimate]) -> list[str]:
     """The runs that no other lies beyond, by falling number."""
     runs = sorted(numbers, key=lambda run: -numbers[run].value)
-    wide = told_apart(numbers)
+    wide = widened_for_pairs(numbers)
     return [run for run in runs if not any(o.lies_beyond(wide[run]) for o in wide.values())]
 
 

@@ -32,7 +32,7 @@ from normprobe.tidy import INTERVAL, QUANTITY, select, wide
 _MOST_RANGES = 4
 
 
-class Told(NamedTuple):
+class LayerPhrases(NamedTuple):
     """How a comparison of each layer is told."""
 
     name: str  # of its findings
@@ -42,7 +42,7 @@ class Told(NamedTuple):
     where: str = "in"
 
 
-def layer_findings(ratios: Mapping[int, Ratio], told: Told) -> list[Finding]:
+def layer_findings(ratios: Mapping[int, Ratio], told: LayerPhrases) -> list[Finding]:
     """A finding each state: which layers are so, and how far the largest of them goes."""
     by_state = _by_state(ratios)
     ways = sorted((1, -1), key=lambda way: -len(by_state[way]))

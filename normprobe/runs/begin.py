@@ -144,7 +144,7 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
     try:
         run.record = RunFolder.open(path).record  # another process may have gone on until now
         _check_same(run, path, record)
-        for damaged in run.put_in_order():
+        for damaged in run.set_unreadable_aside():
             run.add_warning(f"measured again, for its file was damaged: {damaged}")
             log.warning("warning: %s cannot be read: its samples are measured again", damaged)
     except BaseException:

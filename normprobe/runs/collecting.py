@@ -16,7 +16,7 @@ from normprobe.data.data_set import DataSet
 from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, number_of
-from normprobe.hooks import untaken
+from normprobe.hooks import unused_inputs
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, dtype_of
 from normprobe.inputs.prefetch import Batch, prefetched
@@ -259,7 +259,7 @@ def _measured(
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
         warned = False
         for batch in batches:
-            note_untaken(run, model, batch.inputs)
+            note_unused_inputs(run, model, batch.inputs)
             too_long = None if warned else long_prompt(model, batch.inputs, batch.sample_ids)
             if too_long is not None:
                 warn(run, too_long)
@@ -467,10 +467,10 @@ def _picture(builder: InputBuilder, sample: Sample, place: int) -> Picture:
     return Picture(sample.images[place], build, alone=len(sample.images) == 1)
 
 
-def note_untaken(run: RunStore, model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
+def note_unused_inputs(run: RunStore, model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     """Record the inputs that the model's forward does not take."""
     known = run.record.get("inputs_not_taken", [])
-    if model.has_decoder and (new := set(untaken(model.model, inputs)) - set(known)):
+    if model.has_decoder and (new := set(unused_inputs(model.model, inputs)) - set(known)):
         run.note(inputs_not_taken=sorted({*known, *new}))
 
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normprobe.console_state import unheard_by_children
+from normprobe.console_state import sigint_blocked
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import known_failure
 from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL
@@ -114,7 +114,7 @@ def done_apart(work: Callable[[Send], None], log: Path, *, timeout: float | None
     received, sent = context.Pipe(duplex=False)
     process = context.Process(target=_do, args=(work, log, sent))
     resource_tracker.ensure_running()  # Python starts it beside the first, and lets Ctrl-C in again
-    with unheard_by_children():
+    with sigint_blocked():
         process.start()
     sent.close()
     try:

@@ -114,18 +114,18 @@ class RunStore:
     @property
     def table_names(self) -> list[str]:
         """The tables that it holds, in alphabetical order."""
-        self._do_what_was_put_off()
+        self._run_deferred()
         return sorted(self._tables)
 
     def has_table(self, name: str) -> bool:
         """Whether it holds a table, with or without rows."""
         return name in self.table_names
 
-    def when_asked(self, write: Callable[[], None]) -> None:
+    def defer(self, write: Callable[[], None]) -> None:
         """Put off writing tables until somebody asks for one."""
         self._later.append(write)
 
-    def _do_what_was_put_off(self) -> None:
+    def _run_deferred(self) -> None:
         later, self._later = self._later, []
         try:
             for write in later:
@@ -235,7 +235,7 @@ class SampleParts:
         rows: pd.DataFrame = table.to_pandas()
         return rows
 
-    def put_in_order(self) -> list[str]:
+    def set_unreadable_aside(self) -> list[str]:
         """Before more rows are added: rename what cannot be read, so that it is measured again.
 
         The one file that older versions made of all parts becomes the first part.
@@ -441,9 +441,9 @@ class RunFolder(RunStore):
             self.note(status=PARTIAL)
         self._parts.append(rows)
 
-    def put_in_order(self) -> list[str]:
-        """As ``SampleParts.put_in_order``."""
-        return self._parts.put_in_order()
+    def set_unreadable_aside(self) -> list[str]:
+        """As ``SampleParts.set_unreadable_aside``."""
+        return self._parts.set_unreadable_aside()
 
     def sample_ids(self) -> set[str]:
         """The samples whose rows are there."""
@@ -616,8 +616,8 @@ def runs_below(folder: Path) -> list[Path]:
         raise NormprobeError(
             f"{folder} holds no run folder", "give the folder that a normprobe command printed"
         )
-    return sorted(found, key=lambda path: (_begun(path), path))
+    return sorted(found, key=lambda path: (_created_at(path), path))
 
 
-def _begun(path: Path) -> str:
+def _created_at(path: Path) -> str:
     return str((read_record(path) or {}).get("created", ""))

@@ -284,7 +284,7 @@ def tokens_of(rows: pd.DataFrame, column: str, tokens: str = "tokens") -> "pd.Se
     return rows[own].fillna(rows[tokens]) if own in rows else rows[tokens]
 
 
-def groups_told(rows: pd.DataFrame) -> pd.DataFrame:
+def reported_groups(rows: pd.DataFrame) -> pd.DataFrame:
     """Sample rows of the groups that tables tell.
 
     Where some samples hold videos: rows of images, beneath ``visual``, of those without, too. Where

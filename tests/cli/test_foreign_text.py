@@ -18,7 +18,7 @@ from support.flat import flat, tidied
 from support.made_runs import run_folder
 from typer.testing import Result
 
-from normprobe import rehearsal
+from normprobe import sandbox
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -138,7 +138,7 @@ def test_configs_that_no_model_has(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rehearsal, "PATIENCE", 1)
+    monkeypatch.setattr(sandbox, "PATIENCE", 1)
     checkpoint = Path(shutil.copytree(SPECIMEN_DIR, tmp_path / "model"))
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**config, **change}))

@@ -139,7 +139,7 @@ def test_what_cannot_be_compared_says_so() -> None:
 
 def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
     align = measurement("align")
-    assert not align.said(RUN)
+    assert not align.verdict_of_run(RUN)
     assert align.section(RUN) == []
     assert align.drawings(RUN) == []
 

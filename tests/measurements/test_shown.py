@@ -66,7 +66,7 @@ def test_a_run_is_shown_with_its_sentence_and_its_section_begins_with_it(
     run = RunFolder.open(run_folder(tmp_path / "run", name, **tables))
     text = io.StringIO()
     Run(run).show(Console(file=text, width=300))
-    verdict = offered.said(run)
+    verdict = offered.verdict_of_run(run)
     assert verdict.headline != ""
     printed = " ".join(text.getvalue().split())
     section = Reader(str(offered.section(run)[0])).text

@@ -152,16 +152,16 @@ def test_the_tower_of_sounds_is_measured_likewise(model_type: str) -> None:
 
 
 def test_a_mask_that_fits_no_row_is_refused() -> None:
-    from normprobe.model.tower import _heard
+    from normprobe.model.tower import _unpadded_rows
 
     mask = torch.ones(1, 15, dtype=torch.long)
     mask[0, 10:] = 0
     state = torch.zeros(1, 8, 4)
     with pytest.raises(NormprobeError, match="does not tell which of"):
-        _heard({"feature_attention_mask": mask}, state)
+        _unpadded_rows({"feature_attention_mask": mask}, state)
     mask = torch.ones(2, 16, dtype=torch.long)
     mask[1, 6:] = 0
-    told = _heard({"feature_attention_mask": mask}, torch.zeros(2, 8, 4))
+    told = _unpadded_rows({"feature_attention_mask": mask}, torch.zeros(2, 8, 4))
     assert told.view(2, 8).sum(-1).tolist() == [8, 3]
 
 

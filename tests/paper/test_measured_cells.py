@@ -15,9 +15,9 @@ from normprobe.paper.tables import (
     cells_of_norm,
     cells_of_run,
     layouts,
+    merged_notes,
     names_on,
     notes_on,
-    said_once,
 )
 from normprobe.run import Run, load_run
 from normprobe.statistics.weights import norm_statistics
@@ -137,7 +137,7 @@ def test_a_stand_in_is_named_and_a_local_copy_is_none(
 
 def test_what_notes_say_alike_is_said_once() -> None:
     notes = [("A", "x, 1 sample."), ("B", "y."), ("C", "x, 1 sample."), ("A", "x, 1 sample.")]
-    assert said_once(notes) == ["A, C: x, 1 sample.", "B: y."]
+    assert merged_notes(notes) == ["A, C: x, 1 sample.", "B: y."]
 
 
 def test_table_3_takes_both_vocabularies(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@ import re
 
 from normprobe.report.ratio_words import Ratio, Words
 from normprobe.report.sentences import (
-    Told,
+    LayerPhrases,
     layer_findings,
     layer_ranges,
     layers_headline,
     layers_named,
 )
 
-TURN = Told("angle", "They turn more quickly", "They turn more slowly", "Angle")
+TURN = LayerPhrases("angle", "They turn more quickly", "They turn more slowly", "Angle")
 
 
 def by_layer(*values):

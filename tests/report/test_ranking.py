@@ -10,7 +10,7 @@ import pytest
 
 from normprobe.measurements.compare.measure import joined
 from normprobe.report.ranked import ranking_dots, with_brackets
-from normprobe.report.ranking import ranking, ranking_told, runs_side_by_side
+from normprobe.report.ranking import ranking, ranking_sentences, runs_side_by_side
 from normprobe.report.ratio_words import Estimate
 from normprobe.report.verdict import verdict_of
 from normprobe.tidy import select
@@ -156,7 +156,7 @@ def test_of_many_runs_inertia_is_told_by_intervals_that_hold_for_all(runs: int) 
 
 
 def said(table: pd.DataFrame, *others: Any, **more: Any) -> str:
-    return str(verdict_of(*ranking_told(table, *others, **more)))
+    return str(verdict_of(*ranking_sentences(table, *others, **more)))
 
 
 def made(**numbers: list[float]) -> pd.DataFrame:

@@ -41,17 +41,17 @@ from normprobe.errors import NormprobeError
 from normprobe.extensions.pictures.attention.words import attention_verdict
 from normprobe.extensions.pictures.grounding.shown import grounding_verdict
 from normprobe.extensions.survey.shown import verdict as survey_verdict
-from normprobe.measurements.embeddings.words import embeddings_told
-from normprobe.measurements.interface.words import interface_told
+from normprobe.measurements.embeddings.words import embeddings_sentences
+from normprobe.measurements.interface.words import interface_sentences
 from normprobe.measurements.layers import words as layers_words
 from normprobe.measurements.layers.accounted import accounted_findings
 from normprobe.measurements.layers.assumptions import CRITERIA, theory_findings
 from normprobe.measurements.layers.branches import branches_findings
 from normprobe.measurements.layers.massive import massive_findings
-from normprobe.report.ranking import measures_table, ranking_told
+from normprobe.report.ranking import measures_table, ranking_sentences
 from normprobe.report.ratio_words import Estimate, Ratio
 from normprobe.report.sentences import (
-    Told,
+    LayerPhrases,
     carried_sentence,
     correlation_sentence,
     correlation_table,
@@ -69,10 +69,10 @@ PRE, POST = "pre: the paper's theory applies", "post: the paper's theory is abou
 
 
 VERDICTS = {
-    "interface": lambda table: verdict_of(*interface_told(table)),
+    "interface": lambda table: verdict_of(*interface_sentences(table)),
     "grounding": grounding_verdict,
     "attention": attention_verdict,
-    "embeddings": lambda table: verdict_of(*embeddings_told(table)),
+    "embeddings": lambda table: verdict_of(*embeddings_sentences(table)),
 }
 FINDINGS = {
     "accounted": accounted_findings,
@@ -98,7 +98,7 @@ def verdict(run: RunStore) -> str:
 
 
 def ranked(table: pd.DataFrame, *others: Any) -> str:
-    return str(verdict_of(*ranking_told(table, *others)))
+    return str(verdict_of(*ranking_sentences(table, *others)))
 
 
 def accept(text: str, **known: Any) -> None:
@@ -159,7 +159,9 @@ def test_regular_layers(depth: int, way: str) -> None:
         "one image": [((0.5, 1.0, 2.0)[layer % 3], nan, nan) for layer in range(depth)],
     }[way]
     for where in ("after", "in"):
-        words = Told("angle", "They turn more quickly", "They turn more slowly", "Angle", where)
+        words = LayerPhrases(
+            "angle", "They turn more quickly", "They turn more slowly", "Angle", where
+        )
         told = layer_findings({n: Ratio(*r) for n, r in by_layer(ratios).items()}, words)
         assert not layer_complaints([each.words for each in told], by_layer(ratios))
     table = layers_csv(ratios[0], ratios, ratios, 1 if way == "one image" else 20)

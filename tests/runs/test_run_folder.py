@@ -247,7 +247,7 @@ def test_the_one_file_of_an_older_version_is_read_and_gone_on_with(leftovers, tm
         (tmp_path / f"samples/part-{number:05d}.parquet").unlink()
     again = RunFolder.open(tmp_path)
     assert list(again.rows()["sample_id"]) == ["a", "b"]
-    assert again.put_in_order() == []
+    assert again.set_unreadable_aside() == []
     again.append(part("c"))
     assert list(again.rows()["sample_id"]) == ["a", "b", "c"]
     assert not (tmp_path / MERGED_FILE).exists()
@@ -304,14 +304,14 @@ def _turn_a_bit(file):
 
 @pytest.mark.parametrize("damage", [_truncate, _empty, _foreign, _folder, _pipe, _turn_a_bit])
 def test_a_damaged_part_is_named_and_its_samples_are_missing(parts, damage, tmp_path):
-    assert parts.put_in_order() == []
+    assert parts.set_unreadable_aside() == []
     file = tmp_path / "samples/part-00001.parquet"
     damage(file)
     with pytest.raises(NormprobeError) as refused:
         parts.rows()
     assert str(file) in refused.value.problem
     assert "--resume" in refused.value.remedy
-    (named,) = parts.put_in_order()
+    (named,) = parts.set_unreadable_aside()
     assert named.startswith("part-00001.parquet: ")
     assert (tmp_path / "samples/damaged-part-00001.parquet").exists()
     assert parts.sample_ids() == {"a", "c"}

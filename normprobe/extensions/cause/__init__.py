@@ -98,9 +98,9 @@ class Cause(SampleMeasurement):
         return Cause(tuple(do) or USUAL, answer=answer)
 
     @property
-    def asked(self) -> Mapping[str, tuple[str, ...]]:
+    def requested(self) -> Mapping[str, tuple[str, ...]]:
         answer = {"answer": ("greedy",)} if self.answer else {}
-        return {**super().asked, "do": self.doing, **answer}
+        return {**super().requested, "do": self.doing, **answer}
 
     def observer(
         self, model: Any, builder: "InputBuilder"

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from normprobe.extensions.cause.effect_intervals import FEWEST_SHOWN, unseen
+from normprobe.extensions.cause.effect_intervals import FEWEST_SHOWN, unseen_share
 from normprobe.extensions.cause.effect_numbers import effects, on_map, outcomes, which
 from normprobe.report.ratio_words import brackets
 from normprobe.report.verdict import Finding
@@ -106,7 +106,7 @@ def _rare(cause: pd.DataFrame) -> tuple[str, str]:
         if 1 < images < FEWEST_SHOWN:
             few = (
                 f"{images:.0f} images are too few to bound what rare ones cost: up to "
-                f"{100 * unseen(images):.0f} % of all may be unlike these."
+                f"{100 * unseen_share(images):.0f} % of all may be unlike these."
             )
         endless = rows[rows["low"].isna()].sort_values(["layer", "dose"])
         if len(endless):

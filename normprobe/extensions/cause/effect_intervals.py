@@ -31,7 +31,7 @@ ONE_WON_ONE_LOST = (1.0, -1.0)  # of differences (Bonett and Price, 2012)
 TWO_OF_EACH = (1.0, 1.0, 0.0, 0.0)  # of shares (Agresti and Coull, 1998)
 
 
-def unseen(images: float) -> float:
+def unseen_share(images: float) -> float:
     """The largest share of images of which none is among these, in 1 - ``SURE`` of data sets."""
     return float(1 - (1 - SURE) ** (1 / images))
 

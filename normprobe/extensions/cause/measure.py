@@ -151,7 +151,7 @@ class _Batch:
             for sample in samples
         ]
         self._answer_the_rest()
-        self._put_answers()
+        self._append_answers()
         check_forward(model, self.inputs)
         self._batch = model.batch(self.inputs)
         # What others are compared with: of each sample [answer tokens, vocabulary] logarithms of
@@ -167,7 +167,7 @@ class _Batch:
         """Run everything."""
         forwards = [Intervention(UNTOUCHED), *plan]
         if answer:
-            self._free = self._told_nothing()
+            self._free = self._without_answers()
         left = [(done, self._forward(done)) for done in forwards]
         assert self.rows is not None
         arriving = [self.rows.visual.sum(dim=-1), *(each for _, arrays in left for each in arrays)]
@@ -374,7 +374,7 @@ class _Batch:
         for _ in range(LONGEST_ANSWER):
             if not left:
                 return
-            self._put_answers()
+            self._append_answers()
             seen: list[Tensor] = []
             with attached(self._seeing_logits(seen)):
                 run_until(self.model.model, self.inputs)
@@ -392,7 +392,7 @@ class _Batch:
         scores[[id_ for id_ in _media_ids(self.model) if id_ < len(scores)]] = -torch.inf
         return int(scores.argmax())
 
-    def _told_nothing(self) -> "_Batch":
+    def _without_answers(self) -> "_Batch":
         """The same batch, whose answers are to be found: all of them as long as any may be.
 
         What stands there is not seen by the tokens before it.
@@ -406,7 +406,7 @@ class _Batch:
             for row, (answer, start) in enumerate(zip(self.answers, self.starts, strict=True))
         ]
         free.rows, free._untouched = None, None
-        free._put_answers()
+        free._append_answers()
         free._batch = self.model.batch(free.inputs)
         return free
 
@@ -418,7 +418,7 @@ class _Batch:
         for place in range(max(self._limits)):
             if not left:
                 break
-            self._put_answers()
+            self._append_answers()
             ran = self._run(done)
             if ran is None:
                 return found
@@ -437,7 +437,7 @@ class _Batch:
                     left.remove(row)
         return found
 
-    def _put_answers(self) -> None:
+    def _append_answers(self) -> None:
         """Put the answers known so far behind the prompts."""
         answered, self.starts = self._with_answers(self.prompts)
         self._ids = find_named(answered, "input_ids")

@@ -93,7 +93,7 @@ class Effects:
                 ends = self._ends(name, effects, self._resampled.holding(name)[:, held])
             known[name] = held, before, now, effects, ends
         bands = self._bands_of_answers(known)
-        found = [self._told(name, *known[name], bands.get(name)) for name in OUTCOMES]
+        found = [self._effect_rows(name, *known[name], bands.get(name)) for name in OUTCOMES]
         return pd.concat([*found, self._images()], ignore_index=True)
 
     def _images(self) -> pd.DataFrame:
@@ -162,7 +162,7 @@ class Effects:
                 chosen = holding[:, places]
                 (reached,) = band([ratios[:, places]], self._resampled.units, [scale], [chosen])
                 bands[:, places] = _no_narrower(reached, ends[:, places])
-            found.append(self._told(quantity, held, *states, ratios, ends, bands))
+            found.append(self._effect_rows(quantity, held, *states, ratios, ends, bands))
         return pd.concat([*found, self._removed(*drawn["angle_ratio"])], ignore_index=True)
 
     def _removed(self, before: Array, now: Array) -> pd.DataFrame:
@@ -205,7 +205,7 @@ class Effects:
         of_cells = counts.reindex(pd.MultiIndex.from_frame(self.cells)).fillna(0)
         return np.asarray(of_cells, dtype=np.int64)
 
-    def _told(
+    def _effect_rows(
         self,
         name: str,
         held: NDArray[np.bool_],

@@ -21,7 +21,7 @@ from normprobe.extensions.cause.effect_numbers import (
 )
 from normprobe.model.intervention_plan import read_label
 from normprobe.report.ratio_words import Estimate, agreeing, ratios_by_layer
-from normprobe.report.sentences import Told, layer_findings
+from normprobe.report.sentences import LayerPhrases, layer_findings
 from normprobe.report.verdict import OPEN, Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.statistics.loud_tokens import LOUDEST_CALLED, QUIET
@@ -59,7 +59,7 @@ _LAYERED = (
 )
 #: Those of one layer after another: told of the first outcome alone.
 _SWEPT = ("freeze-layer", "knockout-layer", "patch-layer")
-_TURNING = Told(
+_TURNING = LayerPhrases(
     "turning",
     "Read at the norm of text, visual tokens turn more quickly than untouched",
     "Read at the norm of text, visual tokens turn more slowly than untouched",

@@ -163,7 +163,7 @@ def first_difference(
     found: dict[str, str] = {}
 
     def run_other(name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
-        given = with_tensors((args, kwargs), partial(_as_taken, other))
+        given = with_tensors((args, kwargs), partial(_matching, other))
         try:
             # In a context of its own: transformers keeps there which states a forward returns.
             output = Context().run(theirs[name], *given[0], **given[1])
@@ -174,7 +174,7 @@ def first_difference(
     def compare(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         far = _far(output, made[name].pop())
         if isinstance(far, str) or not far <= allowed:
-            found.setdefault(name, _told(name, module, theirs[name], far))
+            found.setdefault(name, _difference_words(name, module, theirs[name], far))
 
     handles = []
     for name, module in model.named_modules():
@@ -192,7 +192,7 @@ def first_difference(
 _DIGITS = re.compile(r"\d+")
 
 
-def _as_taken(other: nn.Module, tensor: Tensor) -> Tensor:
+def _matching(other: nn.Module, tensor: Tensor) -> Tensor:
     """A copy where the other model is, in its type."""
     weight = next(other.parameters())
     dtype = dtype_of(other) if tensor.is_floating_point() else None
@@ -214,7 +214,7 @@ def _far(output: Any, theirs: Any) -> float | str:
     return float((apart / length) ** 0.5) if length else apart
 
 
-def _told(name: str, module: nn.Module, other: nn.Module, far: float | str) -> str:
+def _difference_words(name: str, module: nn.Module, other: nn.Module, far: float | str) -> str:
     how = far if isinstance(far, str) else f"returns something else, by {far:.2g} of its length"
     classes = " and ".join(dict.fromkeys(type(each).__name__ for each in (module, other)))
     held = dict(module.named_parameters())

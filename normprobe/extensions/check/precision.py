@@ -108,7 +108,7 @@ def against_precision(
         told += [f"Lowest SQNR of what they read: {', '.join(words)}."] * bool(words)
     table = _costs(pd.DataFrame(costs)) if costs else None
     found = checked(now, before, tolerance, judged=not how or tolerance is not None)
-    told = [found.sentence, *told, "" if table is None else _told(table)]
+    told = [found.sentence, *told, "" if table is None else _cost_words(table)]
     return replace(found, sentence=" ".join(filter(None, told)), costs=table)
 
 
@@ -181,7 +181,7 @@ def _costs(of_samples: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True).dropna(subset=["now"])
 
 
-def _told(costs: pd.DataFrame) -> str:
+def _cost_words(costs: pd.DataFrame) -> str:
     """What a precision costs, in a sentence."""
     of = {row[QUANTITY]: row for row in costs[costs["rounded"] == "all"].to_dict("records")}
     if "kl" not in of:

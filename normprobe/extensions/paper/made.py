@@ -31,9 +31,9 @@ from normprobe.paper.tables import (
     layouts,
     measured_csv,
     measured_table,
+    merged_notes,
     names_on,
     notes_on,
-    said_once,
 )
 from normprobe.report.figures.draw import title
 from normprobe.report.figures.heat_maps import draw_heatmaps
@@ -128,7 +128,7 @@ def _show_table(
             f"no run has measured a number of {layout.source}",
             f"`normprobe paper` lists its runs; NAME=RUN says of which model: {', '.join(bases)}",
         )
-    told, published = said_once(notes), changes.published
+    told, published = merged_notes(notes), changes.published
     readable = measured_table(layout, cells, told, names, published=published)
     numbers = measured_csv(layout, cells, published=published)
     files = {
@@ -251,7 +251,7 @@ def _of_layers(
         beside = None
         if published:
             beside = run.published(model) if model else run.store.rows_of(PUBLISHED)
-        label = _told(layout, model, run)
+        label = _run_name(layout, model, run)
         tables.append(curves_of_run(layout, model, run.store, label, beside))
         steps.append(step_of(run.record, run.store.name))
     curves = pd.concat(tables, ignore_index=True)
@@ -266,7 +266,7 @@ def _of_layers(
     return drawn_as_paper(heading, curves, "training step"), curves
 
 
-def _told(layout: FigureLayout, model: str, run: Run) -> str:
+def _run_name(layout: FigureLayout, model: str, run: Run) -> str:
     """What to call a run: its model, data and samples; of a pair, which of the two it is."""
     role = layout.roles.get(model)
     return (f"{role}: " if role else "") + title(run.store, run.table)

@@ -57,7 +57,7 @@ def drawn_as_paper(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
     for axes, panel in zip(shown, panels, strict=True):
         of_panel = curves[curves["panel"] == panel]
         _draw(axes, of_panel, scale)
-        _name(axes, of_panel, _told(of_panel, scale))
+        _name(axes, of_panel, _panel_name(of_panel, scale))
         _limit(axes, curves[curves["metric"] == of_panel["metric"].iloc[0]])
     if scale is not None:
         add_step_bar(drawing, scale, shown, steps)
@@ -84,7 +84,7 @@ def _draw(axes: Axes, of_panel: pd.DataFrame, scale: ScalarMappable | None) -> N
             axes.plot(rows["layer"], rows["published"], **_published(look.color))
 
 
-def _told(of_panel: pd.DataFrame, scale: ScalarMappable | None) -> str:
+def _panel_name(of_panel: pd.DataFrame, scale: ScalarMappable | None) -> str:
     """Which run or training a panel shows; of two runs the legend says it."""
     first, count = str(of_panel["label"].iloc[0]), of_panel["run"].nunique()
     if count == 1:

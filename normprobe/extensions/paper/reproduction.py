@@ -70,7 +70,7 @@ def jobs_of(wanted: Iterable[Artefact], changes: Changes, output: Path) -> list[
 def same_commands(jobs: Iterable[Job]) -> dict[Job, Job]:
     """For each job the first that is the same command, maybe itself: of other models no two are."""
     first = dict[tuple[str, ...], Job]()
-    return {job: first.setdefault((*_told(job.words),), job) for job in jobs}
+    return {job: first.setdefault((*_measured(job.words),), job) for job in jobs}
 
 
 def copy_run(source: Path, target: Path) -> None:
@@ -97,10 +97,10 @@ def still_to_type(job: Job, *, overwrite: bool = False) -> tuple[str, ...]:
     if record is None:
         return job.words
     typed = tuple(str(word) for word in record.get("argv", ())[1:])
-    if _told(typed) != _told(job.words):
+    if _measured(typed) != _measured(job.words):
         raise NormprobeError(
             f"{job.command.folder} holds a run of another command: expected "
-            f"{shlex.join(_told(job.words))}, received {shlex.join(_told(typed))}",
+            f"{shlex.join(_measured(job.words))}, received {shlex.join(_measured(typed))}",
             "pass --overwrite to make it anew, or choose another --output",
         )
     if record["status"] == COMPLETE:
@@ -108,7 +108,7 @@ def still_to_type(job: Job, *, overwrite: bool = False) -> tuple[str, ...]:
     return (*job.words, "--resume" if job.words[0] in over_samples() else "--overwrite")
 
 
-def _told(words: Sequence[str]) -> list[str]:
+def _measured(words: Sequence[str]) -> list[str]:
     """What is measured: not how, and not into which folder, which may have been moved."""
     places = [place for place, word in enumerate(words) if word == "-o"]
     kept = [word for place, word in enumerate(words) if not {place, place - 1} & {*places}]

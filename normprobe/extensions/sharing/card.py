@@ -183,22 +183,22 @@ def _with_block(text: str, command: str, block: str) -> str:
 def in_short(numbers: Mapping[str, Estimate]) -> str:
     """What a reader of a card is told, in 25 words at most: two numbers, with their intervals."""
     if (attended := numbers.get(ATTENDED)) is not None and DISPARITY not in numbers:
-        return f"Text attends to image states of {_told(attended)} times the norm of text tokens."
+        return f"Text attends to image states of {_shown(attended)} times the norm of text tokens."
     if DISPARITY not in numbers:
         name, number = next(iter(numbers.items()))
-        return f"{quantities()[name].words}: {_told(number)}."
-    first = f"Entering the language model, image tokens have {_told(numbers[DISPARITY])} times"
+        return f"{quantities()[name].words}: {_shown(number)}."
+    first = f"Entering the language model, image tokens have {_shown(numbers[DISPARITY])} times"
     first = f"{first} the norm of text tokens"
     if (gap := numbers.get(INERTIA)) is not None:
         more = gap.value < 0
         turned = Estimate(-gap.value, -gap.high, -gap.low) if more else gap
-        return f"{first}; a layer turns them {_told(turned)} radians {'more' if more else 'less'}."
+        return f"{first}; a layer turns them {_shown(turned)} radians {'more' if more else 'less'}."
     if (table := numbers.get("ratio_to_table")) is not None:
-        return f"{first} and {_told(table)} times that of the vocabulary."
+        return f"{first} and {_shown(table)} times that of the vocabulary."
     return f"{first}."
 
 
-def _told(number: Estimate) -> str:
+def _shown(number: Estimate) -> str:
     told = [each for each in astuple(number) if not math.isnan(each)]
     if isinstance(number, Ratio):
         value, *ends = agreeing(told)

@@ -35,7 +35,7 @@ def survey_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables of a survey."""
     runs = [dict(_runs(folder, measurements)) for folder in folders]
-    named, numbers = _told_apart(outcomes), [*map(_numbers, runs)]
+    named, numbers = _named_by_revision(outcomes), [*map(_numbers, runs)]
     models = pd.DataFrame([_facts(*of, measurements) for of in zip(named, runs, strict=True)])
     survey = measures_table(models[["model"]], numbers).dropna(subset="mean", ignore_index=True)
     pairs = ([found[name].value for found in numbers] for name in (DISPARITY, INERTIA))
@@ -48,7 +48,7 @@ def survey_tables(
     }
 
 
-def _told_apart(outcomes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _named_by_revision(outcomes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Several revisions of one model are called by their own."""
     models = [outcome["model"] for outcome in outcomes]
     return [

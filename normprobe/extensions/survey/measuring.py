@@ -149,7 +149,13 @@ def survey(
                     cache.open()
                     outcome = measured_apart(model, how, folder)
                     cache.close()
-                    log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *_told(outcome))
+                    log.info(
+                        "%d of %d: %s, %.0f s%s",
+                        place,
+                        len(models),
+                        model,
+                        *_took(outcome),
+                    )
                 outcomes.append(outcome)
         cache.close()
         for model, folder in zip(models, folders, strict=True):
@@ -190,6 +196,6 @@ def _hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def _told(outcome: dict[str, Any]) -> tuple[float, str]:
+def _took(outcome: dict[str, Any]) -> tuple[float, str]:
     reasons = dict.fromkeys(outcome["failures"].values())
     return outcome["seconds"], "".join(f"; {reason}" for reason in reasons)

@@ -32,7 +32,7 @@ from normprobe.report.ranking import (
     INERTIA,
     listed,
     ranking,
-    ranking_told,
+    ranking_sentences,
     runs_of,
     runs_side_by_side,
 )
@@ -55,7 +55,7 @@ def verdict(run: RunStore) -> Verdict:
     survey, status = run.table("survey"), status_of(run.table("models"))
     models = ranked(survey, run.table("models"))
     failed = [name for name in status if status[name] == FAILED]
-    headline, findings, closing = ranking_told(models, "models", failed)
+    headline, findings, closing = ranking_sentences(models, "models", failed)
     if partly := [name for name in runs_of(models) if status[name] == PARTLY]:
         findings.append(Finding("partly", f"Measured in part: {len(partly)} ({listed(partly)})."))
     if (survey[QUANTITY] == INERTIA).any():

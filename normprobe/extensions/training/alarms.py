@@ -104,7 +104,7 @@ class Judge:
         broken = [_words(part) for part in parts.index[~np.isfinite(parts["gradient_norm"])]]
         if broken:
             words = f"the gradient of the {' and '.join(broken)} is not finite"
-            found += self._unless_told("gradient", words)
+            found += self._unless_raised("gradient", words)
         for part, gradient, ratio, reached in parts[list(_OF_PARTS)].itertuples():
             of_pixels = part in ("vision_encoder", "projector", "alignment_norm")
             if gradient == 0 and (visual or not of_pixels):
@@ -143,9 +143,9 @@ class Judge:
 
     def loss(self, step: int, where: str) -> list[Alarm]:
         """Of the first loss that is not finite; ``where``: in which process."""
-        return self._new(step, [*self._unless_told("loss", f"the loss is not finite{where}")])
+        return self._new(step, [*self._unless_raised("loss", f"the loss is not finite{where}")])
 
-    def _unless_told(self, where: str, words: str) -> Iterator[tuple[str, str, str]]:
+    def _unless_raised(self, where: str, words: str) -> Iterator[tuple[str, str, str]]:
         """What follows from states that are not finite is not told again."""
         if not any(name == "nonfinite" for name, _ in self._raised):
             yield "nonfinite", where, words

@@ -33,7 +33,7 @@ class Processed(NamedTuple):
     after: frozenset[int] = frozenset()
 
 
-def made_by(processor: Any, ids: Sequence[int]) -> Processed:
+def processed_by(processor: Any, ids: Sequence[int]) -> Processed:
     """What a processor makes of pictures; as far as it says."""
     pictures = getattr(processor, "image_processor", processor)
     lowest, highest = _range(pictures)

@@ -39,7 +39,7 @@ from normprobe.extensions.training.measure import (
     UpdateReader,
     part_weights,
 )
-from normprobe.extensions.training.processed import made_by
+from normprobe.extensions.training.processed import processed_by
 from normprobe.extensions.training.table import (
     log_values,
     not_loaded,
@@ -135,7 +135,7 @@ class Watch:
         self._several = torch.distributed.is_initialized()
         self._writes = not self._several or torch.distributed.get_rank() == 0
         ids = self._model.parts.image_token_ids
-        self._judge = Judge(None if processor is None else made_by(processor, ids))
+        self._judge = Judge(None if processor is None else processed_by(processor, ids))
         self._buffer = list[pd.DataFrame]()
         self.gave_up, self._told = False, set[str]()
         # Processes read weights together there: none may leave out its part.
@@ -469,7 +469,7 @@ class Watch:
             store: RunStore = RunFolder.open(Path(str(output)))
             assert isinstance(store, RunFolder)
             store.lock()
-            store.put_in_order()
+            store.set_unreadable_aside()
             store.note(status=PARTIAL)
             rows = store.rows(["attempt"])
             if store.has_table("alarms"):

@@ -159,11 +159,11 @@ def alike(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[s
             held = [{name: found[name] for name in found if name in shared} for found in held]
             known = all(any(found.values()) for found in held)
         if known:
-            told.append(_told_apart(f"{what}{of_shared}", unit, held, labels))
+            told.append(_difference_words(f"{what}{of_shared}", unit, held, labels))
     return told
 
 
-def _told_apart(
+def _difference_words(
     what: str, unit: str, held: Sequence[Mapping[str, Any]], labels: Sequence[str]
 ) -> str:
     """Whether digests are the same in all runs; if not, in which they differ first."""

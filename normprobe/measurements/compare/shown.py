@@ -20,7 +20,7 @@ from normprobe.report.ranked import (
     series_colors,
     with_brackets,
 )
-from normprobe.report.ranking import ranking_told, runs_side_by_side
+from normprobe.report.ranking import ranking_sentences, runs_side_by_side
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.sentences import CORRELATION, correlation_finding
 from normprobe.report.verdict import Finding, Verdict, verdict_of
@@ -31,7 +31,7 @@ from normprobe.runs.run_folder import RunStore
 
 def verdict(run: RunStore) -> Verdict:
     """Who has the largest and the smallest disparity, and whether inertia goes with it."""
-    headline, findings, closing = ranking_told(run.table("ranking"))
+    headline, findings, closing = ranking_sentences(run.table("ranking"))
     correlation = run.rows_of(CORRELATION)
     if correlation is not None:
         findings.append(correlation_finding(correlation, "runs"))

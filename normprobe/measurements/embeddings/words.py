@@ -15,9 +15,9 @@ from normprobe.tidy import select
 def verdict(run: RunStore) -> Verdict:
     """How far the text table moved from that of a base; what the tables say."""
     embeddings, shift = run.table("embeddings"), run.rows_of("shift")
-    headline, findings = embeddings_told(embeddings)
+    headline, findings = embeddings_sentences(embeddings)
     if shift is not None:
-        moved, how = shift_told(embeddings, shift)
+        moved, how = shift_sentences(embeddings, shift)
         headline, findings = moved, [*how, Finding("table", headline), *findings]
     return verdict_of(headline, findings)
 
@@ -30,7 +30,7 @@ def of_nonzero(
     return float(rows[estimate].get(table, math.nan))
 
 
-def embeddings_told(embeddings: pd.DataFrame) -> tuple[str, list[Finding]]:
+def embeddings_sentences(embeddings: pd.DataFrame) -> tuple[str, list[Finding]]:
     """The visual table against the text table, or how far its loudest row stands out."""
     means = {table: of_nonzero(embeddings, table) for table in (VISUAL, TEXT)}
     if not usable(means[TEXT]):
@@ -55,7 +55,7 @@ def embeddings_told(embeddings: pd.DataFrame) -> tuple[str, list[Finding]]:
 _NAMED = 3  # tokens in a sentence
 
 
-def shift_told(embeddings: pd.DataFrame, shift: pd.DataFrame) -> tuple[str, list[Finding]]:
+def shift_sentences(embeddings: pd.DataFrame, shift: pd.DataFrame) -> tuple[str, list[Finding]]:
     """How the mean norm and the rows changed, and which tokens rose among the loudest."""
     mean, base = (of_nonzero(embeddings, table) for table in (TEXT, BASE))
     shared = shift[shift["token_id"].notna() & shift["base_id"].notna()]

@@ -33,7 +33,7 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_token
-from normprobe.statistics.sample_statistics import groups_told, statistics_of
+from normprobe.statistics.sample_statistics import reported_groups, statistics_of
 from normprobe.statistics.token_metrics import masks_of, token_norms
 from normprobe.tensors import to_host
 
@@ -66,7 +66,7 @@ def probe_interface(
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    seen = groups_told(rows(observe(measured, inputs), None))
+    seen = reported_groups(rows(observe(measured, inputs), None))
     return interface_table(seen, table_rows(parts, None), intervals=False)
 
 

@@ -25,7 +25,7 @@ from normprobe.schema import (
 )
 from normprobe.statistics.loud_tokens import loudest_tokens
 from normprobe.statistics.resampling import Resampled, add_intervals
-from normprobe.statistics.sample_statistics import GROWTH, groups_told, histogram_of, merge
+from normprobe.statistics.sample_statistics import GROWTH, histogram_of, merge, reported_groups
 from normprobe.statistics.weights import embedding_statistics, row_norms
 from normprobe.tidy import COUNTS, ESTIMATES, QUANTITY, Numbers, Table, declared, select, tidy
 
@@ -49,7 +49,7 @@ _RATIOS = {
 
 def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``interface`` contains."""
-    rows = groups_told(rows)
+    rows = reported_groups(rows)
     embedded = table_rows(model.parts, model.vocabulary_ids)
     written = {"interface": interface_table(rows, embedded)}
     if "loudest_position" in rows:

@@ -43,7 +43,7 @@ _PROMPTS = "that of the prompts' text"
 def verdict(run: RunStore) -> Verdict:
     """What the norms at the interface say, and which states are no vectors to measure."""
     interface = run.table("interface")
-    headline, findings, closing = interface_told(interface, run.rows_of("loudest"))
+    headline, findings, closing = interface_sentences(interface, run.rows_of("loudest"))
     findings = [*broken_findings(interface, run.record.get("doubts", ())), *findings]
     if _has(interface, DECODER_INPUT, VIDEO) and not _has(interface, PROJECTOR_OUTPUT, VIDEO):
         together = _has(interface, PROJECTOR_OUTPUT, VISUAL)
@@ -68,7 +68,7 @@ def _construction(before: Mapping[str, Any]) -> list[Finding]:
     return [Finding("by_construction", words) for words in told]
 
 
-def interface_told(
+def interface_sentences(
     interface: pd.DataFrame, loudest: pd.DataFrame | None = None
 ) -> tuple[str, list[Finding], str]:
     """Headline, findings and what the brackets are; all empty where nothing is compared."""

@@ -109,7 +109,7 @@ class Layers(SampleMeasurement):
         return Tower(modality)
 
     @property
-    def asked(self) -> Mapping[str, tuple[str, ...]]:
+    def requested(self) -> Mapping[str, tuple[str, ...]]:
         return {"also": self.watching}
 
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:

@@ -183,7 +183,7 @@ def _of_layers(accounted: pd.DataFrame, scope: str, layers: str) -> list[Finding
     found = [
         Finding(
             name,
-            f"By Eq. 13, norms account for {_told(*numbers['norm'])} of turning {_WAYS[scope]} "
+            f"By Eq. 13, norms account for {_percent(*numbers['norm'])} of turning {_WAYS[scope]} "
             f"in {where}.",
             {"norm_share": shares["norm"]},
         )
@@ -191,7 +191,7 @@ def _of_layers(accounted: pd.DataFrame, scope: str, layers: str) -> list[Finding
     each = number("norm_share_absolute")
     several = "-" in layers or "," in layers
     if several and not isnan(each.value) and _percents(each)[0] != numbers["norm"][0]:
-        told = f"Layer by layer, over- and undershoot not cancelled: {_told(*_percents(each))}."
+        told = f"Layer by layer, over- and undershoot not cancelled: {_percent(*_percents(each))}."
         found.append(Finding(f"{name}.absolute", told, {"norm_share_absolute": each}))
     # An interval that holds 0 works neither way.
     against = any((value if pd.isna(high) else high) < 0 for value, _, high in numbers.values())
@@ -213,6 +213,6 @@ def _percents(share: Estimate) -> list[float]:
     return [round(100 * end, 0) + 0.0 for end in astuple(share)]
 
 
-def _told(value: float, low: float, high: float) -> str:
+def _percent(value: float, low: float, high: float) -> str:
     interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
     return f"{value:.0f} %{interval}"

@@ -10,7 +10,7 @@ import pandas as pd
 from normprobe.report.charts import Curve, Panel
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
 from normprobe.report.ratio_words import Ratio, ratios_by_layer
-from normprobe.report.sentences import Told, layer_findings
+from normprobe.report.sentences import LayerPhrases, layer_findings
 from normprobe.report.terminal import NumberColumn
 from normprobe.report.verdict import Finding
 from normprobe.schema import (
@@ -83,13 +83,13 @@ def branches_findings(branches: pd.DataFrame) -> list[Finding]:
     findings = []
     for branch, name in BRANCH_WORDS.items():
         rows = branches[(branches["branch"] == branch) & (branches["group"] == VISUAL)]
-        size = Told(
+        size = LayerPhrases(
             f"{branch}.update_norm",
             f"What the {name} adds is larger for visual than for text tokens",
             f"What the {name} adds is smaller for visual than for text tokens",
             f"Size of what the {name} adds to visual and text tokens",
         )
-        turn = Told(
+        turn = LayerPhrases(
             f"{branch}.angle",
             f"The {name} turns visual tokens more quickly than text tokens",
             f"The {name} turns visual tokens more slowly than text tokens",

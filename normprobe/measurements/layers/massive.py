@@ -13,7 +13,7 @@ from normprobe.report.charts import Curve, Panel, by_group
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
 from normprobe.report.ratio_words import Estimate, ratios_by_layer
 from normprobe.report.readable import MISSING, count, readable_token, significant
-from normprobe.report.sentences import Told, layer_findings, layers_named
+from normprobe.report.sentences import LayerPhrases, layer_findings, layers_named
 from normprobe.report.terminal import NumberColumn
 from normprobe.report.verdict import Finding
 from normprobe.schema import (
@@ -219,7 +219,7 @@ _TOLD = (VISUAL, TEXT, SPECIAL)
 #: A dimension with less of the squared norm of its group is not named.
 _NAMED = 0.1
 
-_WITHOUT_MASSIVE = Told(
+_WITHOUT_MASSIVE = LayerPhrases(
     "norm_without_massive",
     "Without massive tokens, visual tokens have a larger norm than text tokens",
     "Without massive tokens, visual tokens have a smaller norm than text tokens",

@@ -36,7 +36,7 @@ from normprobe.schema import (
 )
 from normprobe.statistics.loud_tokens import loudest_tokens
 from normprobe.statistics.resampling import Resampled, Together, add_intervals
-from normprobe.statistics.sample_statistics import groups_told, merge
+from normprobe.statistics.sample_statistics import merge, reported_groups
 from normprobe.tidy import Numbers, Table, declared, in_order, tidy
 
 _BY_LAYER = ["layer", "group"]
@@ -52,7 +52,7 @@ def tables(
     rows: pd.DataFrame, model: MeasuredModel, *, intervals: bool = True
 ) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``layers`` contains, with intervals or without."""
-    rows = groups_told(rows)
+    rows = reported_groups(rows)
     token_text = known_text(model.token_text)
     layers = layers_table(rows, intervals=intervals)
     judged_by = rows if intervals else rows.iloc[:0]
@@ -203,4 +203,4 @@ def probe_layers(
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return layers_table(groups_told(rows(observe(measured, inputs), None)), intervals=False)
+    return layers_table(reported_groups(rows(observe(measured, inputs), None)), intervals=False)

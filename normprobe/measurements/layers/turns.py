@@ -12,7 +12,7 @@ import pandas as pd
 from normprobe.report.charts import Curve, Panel
 from normprobe.report.figures.style import series_look
 from normprobe.report.ratio_words import Ratio, ratio_in_words, ratios_by_layer
-from normprobe.report.sentences import Told, in_some_samples, layer_findings
+from normprobe.report.sentences import LayerPhrases, in_some_samples, layer_findings
 from normprobe.report.terminal import NumberColumn
 from normprobe.report.verdict import Finding
 from normprobe.schema import OF_GROUP, TABLE_GROUPS, TURN, VISUAL
@@ -91,7 +91,7 @@ def turns_findings(turns: pd.DataFrame) -> list[Finding]:
             f"V{tokens} turn more {way} than those of turn 1" for way in ("quickly", "slowly")
         )
         findings += layer_findings(
-            turning, Told(f"{name}.angle", above, below, f"Angle of v{tokens} and 1")
+            turning, LayerPhrases(f"{name}.angle", above, below, f"Angle of v{tokens} and 1")
         )
         several = turns["samples"].max()  # who says something in turn 1
         held = {f"v{tokens}": float(norms["samples"].max())}

@@ -22,7 +22,7 @@ from normprobe.report.ratio_words import (
 )
 from normprobe.report.readable import significant
 from normprobe.report.sentences import (
-    Told,
+    LayerPhrases,
     broken_findings,
     carried_findings,
     in_some_samples,
@@ -39,7 +39,7 @@ from normprobe.tidy import along, select
 def verdict(run: RunStore) -> Verdict:
     """How norms and turning compare, what was asked for beside, and what the theory says."""
     layers, loudest = run.table("layers"), run.rows_of("loudest")
-    headline, findings = layers_told(layers, loudest)
+    headline, findings = layers_sentences(layers, loudest)
     placement = placement_sentence(str(run.record.get("norm_placement") or ""))
     said = [*broken_findings(layers, run.record.get("doubts", ())), *findings, *_beside(run)]
     if placement and any(each.words for each in said):
@@ -67,7 +67,7 @@ def _beside(run: RunStore) -> list[Finding]:
     return found if assumptions is None else [*found, *theory_findings(assumptions)[:1]]
 
 
-def layers_told(
+def layers_sentences(
     layers: pd.DataFrame, loudest: pd.DataFrame | None = None
 ) -> tuple[str, list[Finding]]:
     """The headline, and how norms and turning of visual and text tokens compare in every layer."""
@@ -100,14 +100,14 @@ def _by_layer(layers: pd.DataFrame, group: str) -> tuple[dict[int, Ratio], dict[
 
 _NOT_TURNED = "No decoder layer changes visual states: of their turning there is nothing to say."
 _NO_PICTURE = "No picture was read: of visual tokens and their inertia this run says nothing."
-_NORM = Told(
+_NORM = LayerPhrases(
     "norm",
     "Visual tokens have a larger norm than text tokens",
     "Visual tokens have a smaller norm than text tokens",
     "Norm of visual and text tokens",
     "after",
 )
-_ATTENTION_INPUT = Told(
+_ATTENTION_INPUT = LayerPhrases(
     "attention_input",
     "Attention reads visual tokens at a larger norm than text",
     "Attention reads visual tokens at a smaller norm than text",
@@ -115,9 +115,9 @@ _ATTENTION_INPUT = Told(
 )
 
 
-def turning(group: str, than: str = "text tokens") -> Told:
+def turning(group: str, than: str = "text tokens") -> LayerPhrases:
     """How turning is told of tokens of a group."""
-    return Told(
+    return LayerPhrases(
         "angle" if group == VISUAL else f"angle.{group}",
         f"{group.capitalize()} tokens turn more quickly than {than}",
         f"{group.capitalize()} tokens turn more slowly than {than}",

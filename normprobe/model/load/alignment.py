@@ -105,7 +105,7 @@ def norm_weights(files: WeightFiles) -> dict[str, Tensor]:
     return weights
 
 
-def put_norm_back(checkpoint: Checkpoint, files: WeightFiles, model: nn.Module) -> None:
+def restore_alignment_norm(checkpoint: Checkpoint, files: WeightFiles, model: nn.Module) -> None:
     """Attach the alignment norm of a checkpoint where it was, if it holds one.
 
     The auto classes know nothing of the norm and leave it out in silence. Where the projector was

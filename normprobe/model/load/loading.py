@@ -13,11 +13,10 @@ import torch
 from rich.filesize import decimal
 from torch import nn
 
-from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
-from normprobe.model.load.alignment import HOLDS_A_NORM, put_norm_back
+from normprobe.model.load.alignment import HOLDS_A_NORM, restore_alignment_norm
 from normprobe.model.load.partial_load import (
     build_on_meta,
     explained_failures,
@@ -31,6 +30,7 @@ from normprobe.model.load.weight_checks import (
     refuse_non_finite,
     refuse_unread,
 )
+from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import load_and_report, tensor_parallel
 
 
@@ -186,7 +186,7 @@ def load_model(
     restore_buffers(checkpoint, model)
     if checkpoint.adapter is not None:
         model = merge_adapter(checkpoint, model)
-    put_norm_back(checkpoint, plan.weights, model)
+    restore_alignment_norm(checkpoint, plan.weights, model)
     refuse_non_finite(checkpoint, model)
     ready: nn.Module = model.eval()
     return ready

@@ -17,11 +17,11 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint, auto_class
 from normprobe.model.load.repository import FETCH_AGAIN
 from normprobe.model.load.required_tensors import tensor_names
+from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import is_line_5, made_on_meta
 
 
@@ -62,10 +62,10 @@ def explained_failures(checkpoint: Checkpoint) -> Iterator[None]:
     except (NormprobeError, MemoryError, OutOfMemoryError):
         raise
     except Exception as error:  # a model class may do anything with fields of other values
-        raise _told(error, checkpoint) from error
+        raise _failure_words(error, checkpoint) from error
 
 
-def _told(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
+def _failure_words(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
     """What to say of a failure."""
     from normprobe.failures import brings_code, code_failure, install, missing_packages
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
@@ -25,6 +24,7 @@ from normprobe.model.load.weight_checks import (
     unread_layers,
 )
 from normprobe.model.load.weight_files import TensorHeader, WeightFiles
+from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import load_and_report
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from normprobe.model.tracing.language import Language, Stack, VisualTokens, holds, states_until
 from normprobe.model.tracing.observation import Observation, ObservedCall
-from normprobe.model.tracing.recording import SAME_DIRECTION, misfit, same_numbers, share_found
+from normprobe.model.tracing.recording import SAME_DIRECTION, misfit, same_numbers, share_among
 
 #: A module emits visual tokens when at least this share of them is among its outputs: a model may
 #: have several sources (an overview and tiles), each with a module.
@@ -90,7 +90,7 @@ def emitters_of(
             if out.base.width == state.base.width:
                 given.setdefault(call.name, []).append(changes(out))
     wanted = changes(state)
-    return [n for n, own in given.items() if share_found(wanted, torch.cat(own)) >= _SHARE]
+    return [n for n, own in given.items() if share_among(wanted, torch.cat(own)) >= _SHARE]
 
 
 def _regroupers(calls: Sequence[ObservedCall], state: Observation) -> list[str]:

@@ -96,7 +96,7 @@ def differs(first: Sketch, second: Sketch) -> Tensor:
     return differing.reshape(first.shape)
 
 
-def share_found(wanted: Tensor, among: Tensor) -> float:
+def share_among(wanted: Tensor, among: Tensor) -> float:
     """The share of vectors that are among others; each may be scaled.
 
     Args:

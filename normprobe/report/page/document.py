@@ -300,7 +300,7 @@ def page(sections: Sequence[Section], over_all: Section | None = None) -> str:
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         measured=measured(runs),
         lead=lead if several else None,
-        said=_said_first(lead, over_all),
+        said=_first_verdict(lead, over_all),
         leading=place,
         told=[
             (at, title, section.verdict.headline)
@@ -317,7 +317,7 @@ def page(sections: Sequence[Section], over_all: Section | None = None) -> str:
     return str(made)
 
 
-def _said_first(lead: Section | None, over_all: Section | None) -> Verdict:
+def _first_verdict(lead: Section | None, over_all: Section | None) -> Verdict:
     """What stands first: all that is said over all runs, or the headline of one of them."""
     if lead is None or over_all is not None:
         return over_all.verdict if over_all else NOTHING

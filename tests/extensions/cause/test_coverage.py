@@ -9,7 +9,7 @@ from support.processors import make_processor
 
 from experiments.effects import WORLDS, claims, coverage, null_run
 from normprobe import Probe
-from normprobe.extensions.cause.effect_intervals import FEWEST_SHOWN, unseen
+from normprobe.extensions.cause.effect_intervals import FEWEST_SHOWN, unseen_share
 
 SETS = 60  # of 200 in docs/explanation/statistics.md
 
@@ -30,8 +30,8 @@ def test_intervals_hold_the_true_effect(world, images):
 
 def test_what_no_image_shows_may_be_in_one_of_so_many():
     assert FEWEST_SHOWN == 113
-    assert unseen(25) == pytest.approx(0.1682, abs=1e-4)  # Clopper and Pearson, one-sided
-    assert (1 - unseen(FEWEST_SHOWN)) ** FEWEST_SHOWN == pytest.approx(0.01)
+    assert unseen_share(25) == pytest.approx(0.1682, abs=1e-4)  # Clopper and Pearson, one-sided
+    assert (1 - unseen_share(FEWEST_SHOWN)) ** FEWEST_SHOWN == pytest.approx(0.01)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from normprobe import align_norms, find_parts, watch
 from normprobe.extensions.training.alarms import Alarm, Judge
-from normprobe.extensions.training.processed import Processed, made_by, misplaced
+from normprobe.extensions.training.processed import Processed, misplaced, processed_by
 from normprobe.specimen import SPECIMEN_DIR
 
 STEPS = 12
@@ -501,11 +501,11 @@ def test_placeholders_stand_as_the_processor_puts_them(ids: list[int], expected:
 def test_what_a_processor_makes_is_read_from_it() -> None:
     """By hand, of CLIP's mean and standard deviation."""
     processor = AutoProcessor.from_pretrained(SPECIMEN_DIR)
-    made = made_by(processor, [3])
+    made = processed_by(processor, [3])
     assert (made.tokens, made.before, made.after) == (64, frozenset(), frozenset())
     lowest, highest = -0.48145466 / 0.26862954, (1 - 0.40821073) / 0.27577711
     assert (made.lowest, made.highest) == pytest.approx((lowest, highest))
-    assert made_by(object(), []) == Processed(-math.inf, math.inf)
+    assert processed_by(object(), []) == Processed(-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(

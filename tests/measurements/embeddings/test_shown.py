@@ -8,7 +8,7 @@ from support.printed import printed
 
 from normprobe.measurements.embeddings.figures import draw_embeddings
 from normprobe.measurements.embeddings.shown import print_embeddings, print_shift
-from normprobe.measurements.embeddings.words import shift_told
+from normprobe.measurements.embeddings.words import shift_sentences
 
 EMBEDDINGS = made_tables.embeddings()
 TEXT = (tidied("embeddings", EMBEDDINGS), made_tables.tokens(), made_tables.histogram())
@@ -86,8 +86,8 @@ def test_a_table_beside_itself_is_unchanged() -> None:
     shift = shift[shift["token_id"].notna() & shift["base_id"].notna()].assign(distance=0.0)
     table = made_tables.embeddings()
     both = tidied("embeddings", pd.concat([table, table.assign(table="base")]))
-    headline, findings = shift_told(both, shift)
+    headline, findings = shift_sentences(both, shift)
     assert headline == f"The text table is unchanged: all {len(shift)} rows are those of the base."
     assert findings == []
     shift.loc[shift.index[0], "distance"] = 0.1
-    assert "unchanged" not in shift_told(both, shift)[0]
+    assert "unchanged" not in shift_sentences(both, shift)[0]

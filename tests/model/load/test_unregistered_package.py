@@ -11,10 +11,10 @@ from support.plain_modules import EYE, Plain, made
 from transformers import AutoConfig, CLIPVisionConfig, CLIPVisionModel, LlavaConfig
 
 from normprobe import NormprobeError, Probe
-from normprobe.bridges import foreign_code
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
+from normprobe.remote_code_bridges import foreign_code
 from normprobe.schema import VISION_LANGUAGE
 from normprobe.versions import is_line_5
 

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from normprobe.bridges import foreign_code
 from normprobe.model.checkpoint import open_checkpoint
+from normprobe.remote_code_bridges import foreign_code
 from support.remote_code.families import FAMILIES
 from support.remote_code.tokenizer import byte_tokenizer
 

@@ -18,9 +18,9 @@ from normprobe.report.page.blocks import (
     grid,
     grid_of,
     heading,
-    laid_over,
     named,
     note,
+    over_picture,
     photograph_url,
 )
 from normprobe.report.page.blocks import shown_table as shown
@@ -157,7 +157,7 @@ def picture_grids(run: RunStore) -> dict[str, Any] | None:
     cells = np.concatenate([values.ravel() for _, values, *_ in drawn])
     end = max(2.0, float(np.nanpercentile(cells, _MOST)))
     maps = [
-        laid_over(grid_of(label, values, middle=1, end=end, log=True), picture, *edges)
+        over_picture(grid_of(label, values, middle=1, end=end, log=True), picture, *edges)
         for label, values, picture, edges in drawn
     ]
     return {"unit": "x even attention", "pictures": pictures, "maps": maps}

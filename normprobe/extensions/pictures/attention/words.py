@@ -3,18 +3,18 @@
 import pandas as pd
 
 from normprobe.report.ratio_words import Ratio, Words
-from normprobe.report.sentences import Told, layer_findings, layer_names, layers_headline
+from normprobe.report.sentences import LayerPhrases, layer_findings, layer_names, layers_headline
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.tidy import select, wide
 
-_SPREAD = Told(
+_SPREAD = LayerPhrases(
     "share",
     "Visual tokens get more attention than an even spread would give",
     "Visual tokens get less attention than an even spread would give",
     "Attention to visual tokens and an even spread",
 )
-_BOX = Told(
+_BOX = LayerPhrases(
     "box",
     "A visual token inside the box gets more attention than one outside",
     "A visual token inside the box gets less attention than one outside",

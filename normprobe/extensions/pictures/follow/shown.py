@@ -20,7 +20,7 @@ from normprobe.report.page.blocks import curves, heading, note
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.ratio_words import Estimate, Words, brackets, ratios_by_layer
 from normprobe.report.readable import significant
-from normprobe.report.sentences import Told, layer_findings, layers_headline
+from normprobe.report.sentences import LayerPhrases, layer_findings, layers_headline
 from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
@@ -62,7 +62,7 @@ def verdict(run: RunStore) -> Verdict:
         for name, quantity, what, others in _COMPARED:
             of_class = ratios_by_layer(select(table, quantity, group=named))
             begins = f"The {_CALLED[named]} get"
-            told_of = Told(
+            told_of = LayerPhrases(
                 name,
                 f"{begins} more {what} than {others}",
                 f"{begins} less {what} than {others}",

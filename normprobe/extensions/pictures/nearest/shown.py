@@ -17,7 +17,7 @@ from normprobe.report.page.blocks import curves, heading, note
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.ratio_words import Words, brackets, ratios_by_layer
 from normprobe.report.readable import readable_token, significant
-from normprobe.report.sentences import Told, layer_findings, layers_headline, layers_named
+from normprobe.report.sentences import LayerPhrases, layer_findings, layers_headline, layers_named
 from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer, print_notes
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
@@ -26,7 +26,7 @@ from normprobe.tidy import select
 
 # --- in words ------------------------------------------------------------------------------------
 
-_TOLD = Told(
+_TOLD = LayerPhrases(
     "word",
     "More visual tokens are near a word than by chance",
     "Fewer visual tokens are near a word than by chance",

@@ -86,7 +86,7 @@ class Tower(SampleMeasurement):
         return Tower(self.modality, intervals=intervals)
 
     @property
-    def asked(self) -> Mapping[str, tuple[str, ...]]:
+    def requested(self) -> Mapping[str, tuple[str, ...]]:
         return {"also": (), "tower": (self.modality,)}
 
     def tower_of(self, model: Any) -> Any:

@@ -28,7 +28,7 @@ from normprobe.schema import (
     TABLE_GROUPS,
     VISUAL,
 )
-from normprobe.statistics.sample_statistics import groups_told
+from normprobe.statistics.sample_statistics import reported_groups
 from normprobe.statistics.token_metrics import POOLED_GROUPS
 from normprobe.tidy import declared, in_order
 
@@ -149,7 +149,7 @@ def tables(
     rows: pd.DataFrame, tower: TowerModel, *, intervals: bool = True
 ) -> dict[str, pd.DataFrame]:
     """Everything that a run of a tower contains."""
-    told = groups_told(rows[rows["tokens"] > 0])
+    told = reported_groups(rows[rows["tokens"] > 0])
     numbers = declared(__package__)["tower"]
     table = layers_table(told, intervals=intervals, declared_as=numbers)
     table = table[table["quantity"].isin(numbers.numbers)]

@@ -17,7 +17,7 @@ from normprobe.report.page.blocks import curves, heading, note
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.ratio_words import Words, brackets, ratios_by_layer
 from normprobe.report.readable import significant
-from normprobe.report.sentences import Told, layer_findings, layers_headline
+from normprobe.report.sentences import LayerPhrases, layer_findings, layers_headline
 from normprobe.report.terminal import BandColumn, NumberColumn, print_by_layer
 from normprobe.report.verdict import Finding, Verdict, verdict_of
 from normprobe.runs.run_folder import RunStore
@@ -26,13 +26,13 @@ from normprobe.tidy import select
 
 # --- in words ------------------------------------------------------------------------------------
 
-_EVEN = Told(
+_EVEN = LayerPhrases(
     "share",
     "Visual tokens get more attention than an even spread would give",
     "Visual tokens get less attention than an even spread would give",
     "Attention to visual tokens and an even spread",
 )
-_KEYS = Told(
+_KEYS = LayerPhrases(
     "keys",
     "Keys of visual tokens are larger than those of text",
     "Keys of visual tokens are smaller than those of text",

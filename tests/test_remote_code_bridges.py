@@ -20,7 +20,7 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
 
-from normprobe import bridges
+from normprobe import remote_code_bridges
 from normprobe.versions import is_line_5
 
 
@@ -37,8 +37,8 @@ def older_config(**fields: Any) -> Any:
                 self.rope_scaling["type"] = "default"
                 self.rope_scaling["rope_type"] = self.rope_scaling["type"]
 
-    bridges.bridge_rope_scaling(OlderConfig)
-    bridges.bridge_config_defaults(OlderConfig)
+    remote_code_bridges.bridge_rope_scaling(OlderConfig)
+    remote_code_bridges.bridge_config_defaults(OlderConfig)
     return OlderConfig(**fields)
 
 
@@ -72,7 +72,7 @@ def test_what_older_code_writes_into_rope_scaling_stays() -> None:
 def test_the_function_of_plain_rotary_tables() -> None:
     module: Any = ModuleType("older")
     module.ROPE_INIT_FUNCTIONS = ROPE_INIT_FUNCTIONS
-    bridges.bridge_default_rope(module)
+    remote_code_bridges.bridge_default_rope(module)
     config = older_config(hidden_size=64, num_attention_heads=4, partial_rotary_factor=0.5)
     table, factor = module.ROPE_INIT_FUNCTIONS["default"](config, "cpu")
     assert factor == 1.0
@@ -88,7 +88,7 @@ def test_flash_attention_is_asked_for_where_it_is(
     config = older_config(attn_implementation="flash_attention_2")
     config.vision_config = older_config(attn_implementation="flash_attention_2")
     config.other = older_config(attn_implementation="sdpa")
-    bridges.bridge_missing_flash_attention(config)
+    remote_code_bridges.bridge_missing_flash_attention(config)
     expected = "flash_attention_2" if installed else "eager"
     assert config._attn_implementation == config.vision_config._attn_implementation == expected
     assert config.other._attn_implementation == "sdpa"
@@ -101,7 +101,7 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
     names = ("apply_chunking_to_forward", "prune_linear_layer", "find_pruneable_heads_and_indices")
     for name in names:
         monkeypatch.delattr(older, name, raising=False)
-    with bridges.foreign_code(True, []):
+    with remote_code_bridges.foreign_code(True, []):
         assert all(hasattr(older, name) for name in names)
     found: Any = vars(older)["apply_chunking_to_forward"]
     assert found is pytorch_utils.apply_chunking_to_forward
@@ -120,7 +120,7 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
     ],
 )
 def test_a_name_stands_for_what_it_became(home: str, name: str, now: str) -> None:
-    with bridges.foreign_code(True, []):
+    with remote_code_bridges.foreign_code(True, []):
         found = getattr(importlib.import_module(f"transformers.{home}"), name)
     assert found.__name__ in (name, now)  # transformers 4 may have it still
 
@@ -132,7 +132,7 @@ def test_a_type_that_transformers_took_since_stays_its_own() -> None:
         model_type = "llava"
 
     notes: list[str] = []
-    with bridges.foreign_code(True, notes):
+    with remote_code_bridges.foreign_code(True, notes):
         AutoConfig.register("llava", Older)
         with pytest.raises(ValueError, match="model_type"):  # a mistake stays one
             AutoConfig.register("free", Older)
@@ -143,7 +143,7 @@ def test_a_type_that_transformers_took_since_stays_its_own() -> None:
 
 
 def test_each_attention_is_the_one_that_is_left() -> None:
-    with bridges.foreign_code(True, []):
+    with remote_code_bridges.foreign_code(True, []):
         module = importlib.import_module("transformers.models.llama.modeling_llama")
         classes = module.LLAMA_ATTENTION_CLASSES
     assert classes["sdpa"] is classes["eager"] is module.LlamaAttention
@@ -151,7 +151,7 @@ def test_each_attention_is_the_one_that_is_left() -> None:
 
 def test_a_list_or_dict_of_a_config_class_stays_its_attribute() -> None:
     needed: list[str] = []
-    with bridges.foreign_code(True, needed):
+    with remote_code_bridges.foreign_code(True, needed):
 
         class Listed(PretrainedConfig):
             model_type = "listed"
@@ -180,28 +180,28 @@ def test_a_key_of_an_older_auto_class_is_that_of_its_heir(
     keys: list[str], made_by: str | None
 ) -> None:
     config: Any = SimpleNamespace(auto_map={key: f"modeling.{key}" for key in keys})
-    bridges.bridge_auto_map(config)
+    remote_code_bridges.bridge_auto_map(config)
     found = config.auto_map.get("AutoModelForImageTextToText")
     assert found == (None if made_by is None else f"modeling.{made_by}")
 
 
 def test_a_generation_setting_is_in_a_config_only_while_older_code_runs() -> None:
     config = older_config()
-    with bridges.foreign_code(True, []):
+    with remote_code_bridges.foreign_code(True, []):
         assert config.max_length == 20
     assert not hasattr(config, "max_length")  # transformers refuses to save a config that has it
 
 
 def test_every_model_has_what_all_models_had(monkeypatch: Any) -> None:
     monkeypatch.delattr(PreTrainedModel, "get_head_mask", raising=False)
-    bridges.bridge_model_attributes(PreTrainedModel)
+    remote_code_bridges.bridge_model_attributes(PreTrainedModel)
     model: Any = object.__new__(type("Older", (PreTrainedModel,), {}))
     assert vars(PreTrainedModel)["get_head_mask"](model, None, 3) == [None, None, None]
 
 
 def test_a_mask_is_inverted_as_every_model_could(monkeypatch: Any) -> None:
     monkeypatch.delattr(PreTrainedModel, "invert_attention_mask", raising=False)
-    bridges.bridge_model_attributes(PreTrainedModel)
+    remote_code_bridges.bridge_model_attributes(PreTrainedModel)
     invert = vars(PreTrainedModel)["invert_attention_mask"]
     kept, least = torch.tensor([[1, 1, 0]]), torch.finfo(torch.float32).min
     found = invert(SimpleNamespace(dtype=torch.float32), kept)
@@ -216,10 +216,10 @@ def test_a_processor_that_loads_its_parts_by_their_path() -> None:
         def _get_arguments_from_pretrained(cls, path: str, **options: Any) -> Any:
             return cls.__name__, path, options
 
-    bridges.bridge_processor_parts(Older)
+    remote_code_bridges.bridge_processor_parts(Older)
     load: Any = Older._get_arguments_from_pretrained
     assert load("folder", {"a": 1}, revision="main") == ("Older", "folder", {"revision": "main"})
-    bridges.bridge_processor_parts(Older)  # once
+    remote_code_bridges.bridge_processor_parts(Older)  # once
     assert load("folder", {}) == ("Older", "folder", {})
 
 
@@ -228,7 +228,7 @@ def test_a_tower_that_became_its_own_model() -> None:
     class Tower(nn.Module):
         pass
 
-    bridges.bridge_tower_inside(Tower)
+    remote_code_bridges.bridge_tower_inside(Tower)
     tower: Any = Tower()
     assert tower.vision_model is tower
     assert [*tower.modules()] == [tower]
@@ -250,5 +250,5 @@ def test_weights_that_older_code_initialises_before_it_is_finished() -> None:
             if isinstance(module, nn.Linear):
                 nn.init.constant_(module.weight, 3.0)
 
-    bridges._bridge_class(Older)
+    remote_code_bridges._bridge_class(Older)
     assert Older(PretrainedConfig()).read.weight.unique().tolist() == [3.0]

@@ -31,7 +31,7 @@ from typing import IO, Any, NoReturn, cast
 
 import psutil
 
-from normprobe.console_state import unheard_by_children
+from normprobe.console_state import sigint_blocked
 from normprobe.errors import NormprobeError, first_line
 
 #: Seconds of computing that reading one stranger's file may take; it takes a few at most.
@@ -60,7 +60,7 @@ READERS = (
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.processing_auto",
 )
-_SERVE = "import sys; sys.path[:] = sys.argv[1:]; from normprobe.rehearsal import serve; serve()"
+_SERVE = "import sys; sys.path[:] = sys.argv[1:]; from normprobe.sandbox import serve; serve()"
 
 _HELPER = "the process that tries a stranger's files first"
 _RESTART = "try again; it is a Python of its own, started from sys.executable, and takes 0.5 GB"
@@ -83,7 +83,7 @@ def begin() -> None:
         Thread(target=get_ready, daemon=True).start()
 
 
-def rehearse(
+def try_in_sandbox(
     act: Callable[[], object],
     what: str,
     *,
@@ -115,8 +115,8 @@ def rehearse(
         _watched(helper, act, what, seconds, room)
 
 
-def kept() -> Any:
-    """What ``rehearse`` was given to keep; for what it calls."""
+def kept_in_sandbox() -> Any:
+    """What ``try_in_sandbox`` was given to keep; for what it calls."""
     return _kept
 
 
@@ -227,7 +227,7 @@ def _hold(started: Future[Popen[bytes]]) -> None:
     """Start the helper, in a thread that lasts as long: it would end with any other."""
     command = [get_executable(), "-P", "-c", _SERVE, *map(str, sys.path)]
     try:
-        with unheard_by_children():
+        with sigint_blocked():
             helper = Popen(command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
     except BaseException as error:
         started.set_exception(error)

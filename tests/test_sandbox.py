@@ -25,15 +25,15 @@ import psutil
 import pytest
 from PIL import Image
 
-from normprobe import rehearsal
+from normprobe import sandbox
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.failures import known_failure
 from normprobe.inputs.prefetch import prefetched
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.rehearsal import limited, rehearse
 from normprobe.runs.model_source import CheckpointSource
+from normprobe.sandbox import limited, try_in_sandbox
 from normprobe.specimen import SPECIMEN_DIR
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are not bounded")
@@ -49,8 +49,8 @@ TIME, MEMORY = "takes more than 1 seconds", "GB of memory"
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Bounds that the specimen meets, too, and that are reached soon."""
     _ = source(Path(shutil.copytree(SPECIMEN_DIR, tmp_path / "sound"))).builder  # its imports
-    monkeypatch.setattr(rehearsal, "PATIENCE", 1)
-    monkeypatch.setattr(rehearsal, "ROOM", 2**28)
+    monkeypatch.setattr(sandbox, "PATIENCE", 1)
+    monkeypatch.setattr(sandbox, "ROOM", 2**28)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_it_is_bounded_in_any_thread(folder: Path) -> None:
     assert [TIME in str(failure) for failure in failures] == [True]
 
 
-def test_what_the_user_gives_is_not_rehearsed(folder: Path) -> None:
+def test_what_the_user_gives_is_not_tried_in_a_sandbox(folder: Path) -> None:
     own = source(folder).builder.processor
     assert not source(folder, processor=own).builder.bounded
     assert not CheckpointSource(open_checkpoint("specimen")).builder.bounded
@@ -236,7 +236,7 @@ def test_no_other_repository_is_contacted(folder: Path, contacts: Callable[[], i
 
 
 #: None of it needs what readers do.
-tried = functools.partial(rehearse, modules=())
+tried = functools.partial(try_in_sandbox, modules=())
 
 
 def python(code: str) -> Callable[[], object]:
@@ -245,8 +245,8 @@ def python(code: str) -> Callable[[], object]:
 
 
 def helper_now() -> int:
-    assert rehearsal._helper is not None
-    return rehearsal._helper.pid
+    assert sandbox._helper is not None
+    return sandbox._helper.pid
 
 
 @pytest.mark.parametrize(
@@ -282,15 +282,15 @@ def test_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
             return size
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rehearsal, "_memory", interrupt)
+    monkeypatch.setattr(sandbox, "_memory", interrupt)
     with pytest.raises(KeyboardInterrupt):
         tried(functools.partial(time.sleep, 99), "it")
     assert not psutil.pid_exists(helper)
 
 
 def test_a_process_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "_LONGEST", 0.2)
-    monkeypatch.setattr(rehearsal, "PATIENCE", 0.2)
+    monkeypatch.setattr(sandbox, "_LONGEST", 0.2)
+    monkeypatch.setattr(sandbox, "PATIENCE", 0.2)
     with pytest.raises(NormprobeError, match=r"it takes more than 0\.4 seconds by the clock"):
         tried(functools.partial(time.sleep, 99), "it")
 
@@ -301,7 +301,7 @@ def takes(room: int) -> Callable[[], object]:
 
 
 def test_each_sample_and_each_pixel_may_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "ROOM", 2**28)  # more than this process has freed and kept
+    monkeypatch.setattr(sandbox, "ROOM", 2**28)  # more than this process has freed and kept
     act = takes(3 * 2**27)
     with pytest.raises(NormprobeError, match=MEMORY):
         tried(act, "it")
@@ -313,7 +313,7 @@ def test_each_sample_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compute = python(
         "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     )
-    monkeypatch.setattr(rehearsal, "PATIENCE", 0.2)
+    monkeypatch.setattr(sandbox, "PATIENCE", 0.2)
     with pytest.raises(NormprobeError, match=r"it takes more than 0\.2 seconds of computing"):
         tried(compute, "it")
     tried(compute, "it", times=4)
@@ -335,7 +335,7 @@ def test_what_a_thread_imports_meanwhile_is_imported(
 ) -> None:
     """A fork of this process has the lock of the import, and no thread that would end it."""
     tried(os.getpid, "it")
-    monkeypatch.setattr(rehearsal, "_LONGEST", 10)
+    monkeypatch.setattr(sandbox, "_LONGEST", 10)
     thread = threading.Thread(target=import_module, args=(slow_module,))
     thread.start()
     while slow_module not in sys.modules:
@@ -347,7 +347,7 @@ def test_what_a_thread_imports_meanwhile_is_imported(
 @pytest.mark.parametrize("times", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_none_hangs_beside_other_threads(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that import, log and compute: their locks are held most of the time."""
-    monkeypatch.setattr(rehearsal, "_LONGEST", 60)
+    monkeypatch.setattr(sandbox, "_LONGEST", 60)
     done = threading.Event()
     matrix = np.ones((300, 300))
     log = logging.getLogger("beside")
@@ -389,7 +389,7 @@ def test_a_helper_that_was_killed_is_replaced(folder: Path) -> None:
     builder.build([SAMPLE])
     killed = helper_now()
     os.kill(killed, signal.SIGKILL)
-    while rehearsal._helper is not None and rehearsal._helper.poll() is None:
+    while sandbox._helper is not None and sandbox._helper.poll() is None:
         time.sleep(0.01)
     builder.build([SAMPLE])  # the processor is sent again
     kept = helper_now()
@@ -421,7 +421,7 @@ def in_fork(kept: int) -> None:
 def test_a_fork_has_a_helper_of_its_own() -> None:
     tried(os.getpid, "it")
     kept = helper_now()
-    with rehearsal._lock:  # as where another thread holds it
+    with sandbox._lock:  # as where another thread holds it
         assert status_of(lambda: (signal.alarm(20), in_fork(kept))) == 0
     tried(os.getpid, "it")
     assert helper_now() == kept
@@ -430,19 +430,19 @@ def test_a_fork_has_a_helper_of_its_own() -> None:
 BUSY = "3 ** (10 ** 9)"  # keeps the interpreter: no thread of it runs
 SCRIPT = """
 import functools, os, sys, time
-from normprobe import rehearsal
+from normprobe import sandbox
 print("read", flush=True)
 if sys.argv[1]:
-    rehearsal.rehearse(os.getpid, "it", modules=())
+    sandbox.try_in_sandbox(os.getpid, "it", modules=())
 else:
-    rehearsal.begin()
-while rehearsal._helper is None:
+    sandbox.begin()
+while sandbox._helper is None:
     time.sleep(0.01)
-print(rehearsal._helper.pid, flush=True)
+print(sandbox._helper.pid, flush=True)
 if sys.argv[2] == "fork" and os.fork() == 0:
     time.sleep(60)
 if sys.argv[1]:
-    rehearsal.rehearse(functools.partial(exec, sys.argv[1]), "it", modules=())
+    sandbox.try_in_sandbox(functools.partial(exec, sys.argv[1]), "it", modules=())
 time.sleep(60)
 """
 
@@ -549,7 +549,7 @@ def test_what_was_computed_before_does_not_count(monkeypatch: pytest.MonkeyPatch
     compute = python(
         "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     )
-    rehearse(python("pass"), "it")
-    monkeypatch.setattr(rehearsal, "PATIENCE", 0.6)
+    try_in_sandbox(python("pass"), "it")
+    monkeypatch.setattr(sandbox, "PATIENCE", 0.6)
     for _ in range(4):
-        rehearse(compute, "it")
+        try_in_sandbox(compute, "it")
