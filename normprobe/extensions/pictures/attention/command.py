@@ -72,7 +72,7 @@ def attention(
     With --image one prompt: each layer and head, and heat maps over the picture. With --data many
     samples: shares by layer and head with intervals over images, and norms of keys.
     """
-    with console.reported(display, resumes=sampling.data is not None):
+    with console.reported(display, resumes=True):  # one prompt is made in this process
         region = _parsed_box(box)
         probe = probe_of(model, loading, sampling.data)
         if sampling.data is not None:
