@@ -52,7 +52,7 @@ def test_the_python_block_runs_as_printed(
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "larger than that of text tokens" in printed
+    assert "as large as that of text tokens" in printed
     assert "Largest norm disparity: " in printed
     assert (tmp_path / "layers.png").is_file()
     assert (tmp_path / "runs/before/layers.csv").is_file()

@@ -32,7 +32,7 @@ class Words(NamedTuple):
         return OPEN if state is None else (SAME, self.above, self.below)[state]
 
 
-LARGE = Words("larger", "smaller")
+_LARGE = Words("larger", "smaller")
 
 
 @dataclass(frozen=True)
@@ -111,20 +111,20 @@ class Ratio(Estimate):
         return away
 
 
-def ratio_in_words(ratio: "Ratio", words: Words = LARGE, than: str = "") -> str:
-    """``82 x [68, 102] larger than that of text``; ``about the same as that of text (1.10 x)``.
+def ratio_in_words(ratio: "Ratio", than: str = "") -> str:
+    """``82 x [68, 102] as large as that of text``; ``about the same as that of text (1.10 x)``.
 
     Args:
         ratio: which is usable.
-        words: what is said of it.
         than: what it is compared with; empty: it is known.
     """
     state = ratio.state
     if not state:
         beside = f" {'against' if state is None else 'as'} {than}" if than else ""
-        return f"{words.of(state)}{beside} ({factor([ratio])})"
-    told = ratio if state > 0 else ratio.inverse
-    return f"{factor([told])} {words.of(state)}{f' than {than}' if than else ''}"
+        return f"{_LARGE.of(state)}{beside} ({factor([ratio])})"
+    if state > 0:
+        return f"{factor([ratio])} {f'as large as {than}' if than else _LARGE.above}"
+    return f"{factor([ratio.inverse])} {_LARGE.below}{f' than {than}' if than else ''}"
 
 
 def spanned(ratios: Mapping[int, "Ratio"]) -> str:

@@ -6,7 +6,6 @@ import pytest
 from normprobe.report.ratio_words import (
     Estimate,
     Ratio,
-    Words,
     brackets,
     factor,
     ratio_in_words,
@@ -21,10 +20,10 @@ from normprobe.tidy import select
 @pytest.mark.parametrize(
     ("ratio", "words"),
     [
-        (Ratio(57.2), "57 x larger than that of text"),
-        (Ratio(57.2, 49.1, 66), "57 x [49, 66] larger than that of text"),
+        (Ratio(57.2), "57 x as large as that of text"),
+        (Ratio(57.2, 49.1, 66), "57 x [49, 66] as large as that of text"),
         (Ratio(0.5, 0.4, 0.625), "2.00 x [1.60, 2.50] smaller than that of text"),
-        (Ratio(1.2, 1.1, 1.3), "1.20 x [1.10, 1.30] larger than that of text"),
+        (Ratio(1.2, 1.1, 1.3), "1.20 x [1.10, 1.30] as large as that of text"),
         (Ratio(1.01, 0.97, 1.05), "about the same as that of text (1.01 x [0.97, 1.05])"),
         # Far from 1, and yet inconclusive.
         (Ratio(40, 0.9, 200), "inconclusive against that of text (40 x [0.90, 200])"),
@@ -32,7 +31,7 @@ from normprobe.tidy import select
         (Ratio(0.02, 0.01, 1), "inconclusive against that of text (0.020 x [0.010, 1.00])"),
         # An end that is printed as 1 holds 1.
         (Ratio(1.25, 1.004, 1.6), "inconclusive against that of text (1.25 x [1.00, 1.60])"),
-        (Ratio(99.6, 99, 99.8), "100 x [99, 100] larger than that of text"),
+        (Ratio(99.6, 99, 99.8), "100 x [99, 100] as large as that of text"),
     ],
 )
 def test_a_ratio_is_told_with_its_interval(ratio, words):
@@ -52,7 +51,7 @@ def test_several_ratios_are_told_by_the_smallest_and_the_largest():
 
 def test_nothing_follows_where_it_is_known_what_is_compared():
     assert ratio_in_words(Ratio(1.0)) == "about the same (1.00 x)"
-    assert ratio_in_words(Ratio(0.25), Words("more quickly", "more slowly")) == "4.0 x more slowly"
+    assert ratio_in_words(Ratio(0.25)) == "4.0 x smaller"
 
 
 @pytest.mark.parametrize(

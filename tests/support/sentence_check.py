@@ -31,18 +31,20 @@ _BLOCK = re.compile(
     rf"(?P<what>.*?) (?:in|after) {_WHERE}"
     rf"(?:: {_VALUES} x(?:{_BRACKET})?(?: \(layer (?P<largest>\d+)\))?| \((?P<same>[^)]*) x\))?\.$"
 )
-#: ``57 x [49, 66] larger``, ``about the same as that of text (1.10 x [0.90, 1.20])``.
-_RATIO = re.compile(rf"{_VALUES} x(?!\w)(?:{_BRACKET})? (?P<way>larger|smaller)")
+#: ``57 x [49, 66] larger``, ``2.0 x as large as that of text``,
+#: ``about the same as that of text (1.10 x [0.90, 1.20])``.
+_RATIO = re.compile(rf"{_VALUES} x(?!\w)(?:{_BRACKET})? (?P<way>larger|as large|smaller)")
 _BESIDE = re.compile(
     r"(?P<state>about the same|inconclusive)(?: (?:as|against) [^(;]*)? "
     rf"\({_VALUES} x(?:{_BRACKET})?\)"
 )
 _WAYS = {
-    ABOVE: r"more quickly|larger|more attention|closer|higher",
+    ABOVE: r"more quickly|larger|as large|more attention|closer|higher",
     BELOW: r"more slowly|smaller|less attention|farther from|lower",
 }
 _OPPOSITES = (
     ("larger", "smaller"),
+    ("as large", "smaller"),
     ("more quickly", "more slowly"),
     ("more attention", "less attention"),
     ("closer", "farther from the word"),
@@ -190,7 +192,7 @@ def claims_of(text: str) -> list[Claim]:
             found.append(block)
             continue
         for ratio in _RATIO.finditer(line):
-            state = ABOVE if ratio["way"] == "larger" else BELOW
+            state = BELOW if ratio["way"] == "smaller" else ABOVE
             found.append(Claim(line, state, *_numbers(ratio)))
         for ratio in _BESIDE.finditer(line):
             state = EQUAL if ratio["state"] == "about the same" else OPEN

@@ -27,10 +27,10 @@ def said(*findings: str, headline: str = "Visual tokens enter with 57 x the norm
 
 
 GOOD = [
-    ["Norm of visual tokens at the decoder input: 57 x [49, 66] larger than that of text tokens."],
+    ["Norm of visual tokens at the decoder input: 57 x [49, 66] as large as that of text tokens."],
     ["Norm at the decoder input: about the same as that of text tokens (1.01 x [0.97, 1.05])."],
     ["Norm at the decoder input: inconclusive against that of text tokens (40 x [0.90, 200])."],
-    ["Norm at the decoder input: 57 x larger than that of text tokens.", ALONE],
+    ["Norm at the decoder input: 57 x as large as that of text tokens.", ALONE],
     [
         "Visual tokens turn more slowly than text in layers 1-3, 5: 2.0 to 12.0 x [9.0, 14.0] "
         "(layer 2).",

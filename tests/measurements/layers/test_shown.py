@@ -202,7 +202,7 @@ def test_each_part_draws_its_table_above_its_legend(page: str) -> None:
 def test_heat_map_and_words(page: str) -> None:
     text = Reader(page).text
     assert "Visual tokens enter the decoder with 57 x the norm of text and turn up to 36 x" in text
-    assert "Norm of visual tokens at the decoder input: 57 x larger than that of text" in text
+    assert "Norm of visual tokens at the decoder input: 57 x as large as that of text" in text
     assert ">16.53</td>" in page
     shades = [float(s) for s in re.findall(r"rgba\(213,94,0,([\d.]+)\)", page)]
     assert min(shades) == 0.0

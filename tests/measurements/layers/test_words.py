@@ -77,7 +77,7 @@ def test_larger_and_slower_with_intervals():
     assert said(with_intervals(table, norm=0.1, angle=0.2)) == [
         "Visual tokens enter the decoder with 57 x the norm of text and turn up to 12 x more "
         "slowly in layers 1-3.",
-        "Norm of visual tokens at the decoder input: 57 x [52, 63] larger than that of text "
+        "Norm of visual tokens at the decoder input: 57 x [52, 63] as large as that of text "
         "tokens.",
         "Visual tokens have a larger norm than text tokens after layers 1-3: 2.4 to 11.0 x "
         "[10.0, 12.1] (layer 1).",
@@ -118,10 +118,10 @@ def test_an_interval_that_holds_1_is_inconclusive():
 @pytest.mark.parametrize(
     ("visual_norm", "text_norm", "enter", "norm"),
     [
-        (64, 1.38, "46 x the norm of text", "46 x larger than that of text tokens"),
+        (64, 1.38, "46 x the norm of text", "46 x as large as that of text tokens"),
         (1, 1, "about the norm of text", "about the same as that of text tokens (1.00 x)"),
         (1, 2, "0.50 x the norm of text", "2.0 x smaller than that of text tokens"),
-        (4052, 1, "4052 x the norm of text", "4052 x larger than that of text tokens"),
+        (4052, 1, "4052 x the norm of text", "4052 x as large as that of text tokens"),
     ],
 )
 def test_another_norm_and_yet_in_step(visual_norm, text_norm, enter, norm):
@@ -167,7 +167,7 @@ def test_visual_states_of_cross_attention_enter_no_decoder():
     text = made_tables.layer_rows("text", [1, 2, 3], [np.nan, 0.1, 0.1])
     assert said(with_intervals(made_tables.with_ratios(visual, text), norm=0.1)) == [
         "Text attends to visual states with 1.40 x the norm of text.",
-        "Norm of visual states at the decoder input: 1.40 x [1.27, 1.54] larger than that of text "
+        "Norm of visual states at the decoder input: 1.40 x [1.27, 1.54] as large as that of text "
         "tokens.",
         "No decoder layer changes visual states: of their turning there is nothing to say.",
         "[ ]: 95 % interval (bootstrap over images).",
