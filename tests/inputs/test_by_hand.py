@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 from support.remote_code.tokenizer import byte_tokenizer
+from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers.image_processing_base import ImageProcessingMixin
 
@@ -17,8 +18,13 @@ RED, BLUE = Image.new("RGB", (8, 4), "red"), Image.new("RGB", (4, 8), "blue")
 HOW = {"image": "<image>\n", "image_ids": (7, 7, -5), "pixels": (2, (0.5,) * 3, (0.25,) * 3)}
 
 
-def built(samples, template=None, model=None, system=None, **how):
+def built(samples, template=None, model=None, system=None, begin=False, **how):
     tokenizer = byte_tokenizer((), template)
+    if begin:
+        tokenizer.bos_token = "B"
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="B $A", special_tokens=[("B", tokenizer.bos_token_id)]
+        )
     made = build_by_hand(
         model or nn.Module(), tokenizer, samples, system, **{"turn": None, **HOW, **how}
     )
@@ -56,6 +62,14 @@ def test_the_chat_template_writes_the_turn_where_none_is_said() -> None:
     assert set(made) == {"input_ids", "attention_mask", "image_mask"}
     with pytest.raises(NormprobeError, match="no chat template"):
         built([Sample("a", "What?")], system="Be short.")
+
+
+def test_a_begin_token_is_written_once_in_front_where_the_tokenizer_adds_it() -> None:
+    sample = Sample("a", "<image>What?", (RED,))
+    made, ids_of = built([sample], begin=True, turn="{images}{prompt}")
+    assert made["input_ids"][0].tolist() == [*ids_of("B"), 7, 7, -5, *ids_of("What?")]
+    made, ids_of = built([sample], CHAT, begin=True)  # a template writes all that there is
+    assert made["input_ids"][0].tolist() == [*ids_of("[user]"), 7, 7, -5, *ids_of("What?")]
 
 
 def test_a_tower_s_own_image_processor_looks_at_the_pictures() -> None:
