@@ -14,7 +14,8 @@ OLDER_READY := $(OLDER)/ready
 OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoint.py \
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/model/test_modalities.py \
-	tests/extensions/sharing/test_atlas.py tests/test_code_failures.py
+	tests/extensions/sharing/test_atlas.py tests/test_code_failures.py \
+	tests/cli/test_options.py::test_the_options_of_a_command
 
 # The same on each release that is supported beside the newest: RELEASES=5.16 for one.
 RELEASES ?= 5.16 5.17 5.18 5.19 5.20 5.21
