@@ -153,4 +153,4 @@ def test_damaged_checkpoints(make: Make, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [*WEIGHTS, *INPUTS])
 def test_many_damaged_checkpoints(make: Make, tmp_path: Path) -> None:
-    checked_apart(make, tmp_path, 30)
+    checked_apart(make, tmp_path, 20)

@@ -127,18 +127,18 @@ def test_every_model_has_a_row_and_nothing_that_was_fetched_stays(hub: Hub, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", ["config", "all"])
 def test_what_was_in_the_cache_before_stays_and_is_not_fetched_again(
-    keep: str, hub: Hub, tmp_path: Path
+    hub: Hub, tmp_path: Path
 ) -> None:
     surveyor = Surveyor(tmp_path, hub)
-    surveyor.run("team/loud", "--keep", "all", "--measure", "layers", "-n", "1", "-o", "first")
+    words = ("team/loud", "--measure", "layers", "-n", "1")
+    surveyor.run(*words, "--keep", "all", "-o", "first")
     before = surveyor.cached()
     assert any(name.endswith(WEIGHTS) for name in before)
+    assert not list((tmp_path / "first").glob("cache/**/config.json"))
     hub.log.write_text("")
     shutil.copytree(surveyor.home, tmp_path / "copy", symlinks=True)
-    words = ("team/loud", "--keep", keep, "--measure", "layers", "-n", "1")
-    surveyor.run(*words, "-o", "again")
+    surveyor.run(*words, "--keep", "config", "-o", "again")
     assert surveyor.cached() == before
     for file in (tmp_path / "copy").rglob("*"):
         now = surveyor.home / file.relative_to(tmp_path / "copy")
@@ -148,20 +148,19 @@ def test_what_was_in_the_cache_before_stays_and_is_not_fetched_again(
     assert same[0] == same[1]
     # In an empty cache, what stays is what was asked for.
     shutil.rmtree(surveyor.home)
-    surveyor.run(*words, "-o", "empty")
+    surveyor.run(*words, "--keep", "config", "-o", "empty")
     assert sum(hub.weights_sent().values()) >= (tmp_path / "hub/loud" / WEIGHTS).stat().st_size
     own = {file.name for file in (tmp_path / "empty").glob("cache/hub/models--*/snapshots/*/*")}
-    assert (WEIGHTS in own, "config.json" in own) == (False, keep == "config")
-    stays = {Path(name).name for name in surveyor.cached()}
-    assert (WEIGHTS in stays) == (keep == "all")
+    assert WEIGHTS not in own and "config.json" in own
+    assert WEIGHTS not in {Path(name).name for name in surveyor.cached()}
     size = sum(f.stat().st_size for f in (tmp_path / "empty").glob("cache/hub/**/blobs/*"))
     assert size < 1_000_000
 
 
 @pytest.mark.slow
 def test_a_survey_that_is_killed_twice_ends_with_the_same_table(tmp_path: Path) -> None:
-    """Six models, one of them failing; a kill is of the survey, and its model goes with it."""
-    names = [f"team/m{number}" for number in range(6)]
+    """Four models, one of them failing; a kill is of the survey, and its model goes with it."""
+    names = [f"team/m{number}" for number in range(4)]
     names[1] = "gated/model"
     folders = {name: tmp_path / f"hub/{place}" for place, name in enumerate(names)}
     for place, folder in enumerate(folders.values()):
@@ -176,7 +175,7 @@ def test_a_survey_that_is_killed_twice_ends_with_the_same_table(tmp_path: Path) 
         done = 0
         for kill in range(2):
             process = surveyor.start(*words, "-o", "out", "--resume")
-            while done < 2 * (kill + 1):
+            while done < kill + 1:
                 time.sleep(0.05)
                 done = len(list((tmp_path / "out").glob("models/*/outcome.json")))
                 assert process.poll() is None, process.communicate()
@@ -184,14 +183,14 @@ def test_a_survey_that_is_killed_twice_ends_with_the_same_table(tmp_path: Path) 
             process.send_signal(signal.SIGKILL)
             process.communicate()
         finished = {f: f.stat().st_mtime_ns for f in (tmp_path / "out").glob("models/*/out*.json")}
-        assert 4 <= len(finished) < 6
+        assert 2 <= len(finished) < 4
         surveyor.run(*words, "-o", "out", "--resume")
         done = [f for f in finished if not json.loads(f.read_text())["failures"]]
         assert done
         assert all(file.stat().st_mtime_ns == finished[file] for file in done)
     finally:
         hub.close()
-    for name in ("survey", "models", "correlation", "table1", "table2", "table6"):
+    for name in ("survey", "models", "table1", "table2", "table6"):
         files = [(tmp_path / folder / f"{name}.csv").read_bytes() for folder in ("out", "whole")]
         assert files[0] == files[1]
     rows = pd.read_csv(tmp_path / "out/models.csv")
@@ -199,14 +198,7 @@ def test_a_survey_that_is_killed_twice_ends_with_the_same_table(tmp_path: Path) 
     failed = rows[rows["status"] != "complete"].set_index("model")["reason"]
     assert failed.index.tolist() == ["gated/model"]
     assert "gated" in failed["gated/model"]
-    correlation = pd.read_csv(tmp_path / "out/correlation.csv").iloc[0]
-    numbers = pd.read_csv(tmp_path / "out/survey.csv")
-    numbers = numbers.pivot(index="model", columns="quantity", values="mean")
-    assert set(numbers.index) == set(names) - set(failed.index)
-    expected = numbers["disparity_input"].corr(numbers["inertia_gap"], method="spearman")
-    assert correlation["quantity"] == "rank_correlation"
-    assert correlation["mean"] == pytest.approx(expected)
-    assert (tmp_path / "out/plots/inertia.png").is_file()
+    assert set(pd.read_csv(tmp_path / "out/survey.csv")["model"]) == set(names) - set(failed.index)
     # Each process fetched what it planned, whole files, and nothing went out beside that.
     fetched = pd.read_csv(tmp_path / "whole/cost.csv").set_index("model")["fetched_bytes"]
     for name in names:

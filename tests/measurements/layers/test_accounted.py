@@ -328,12 +328,12 @@ def true_share(world: World) -> float:
     ],
 )
 def test_the_intervals_cover_the_true_share(world: World) -> None:
-    truth, seeds = true_share(world), 120
+    truth, seeds = true_share(world), 60
     covered = 0
     for seed in range(seeds):
         first = by_layer(table_of(simulated(world, seed))).loc[1]
         covered += first["norm_share_ci_low"] <= truth <= first["norm_share_ci_high"]
-    assert 0.90 <= covered / seeds <= 0.98, LEVEL
+    assert 0.88 <= covered / seeds <= 0.99, LEVEL
 
 
 def test_the_share_of_a_model_is_that_of_all_its_slower_layers() -> None:
