@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+import normprobe
+from normprobe.data.data_set import bundled_data_dir
 from normprobe.errors import number_of
 from normprobe.report.page.blocks import (
     block,
@@ -252,9 +256,21 @@ def _fact(name: str, value: object) -> str:
 
 def _command_line(argv: list[Any]) -> str:
     """Without the program's path; a run of the training callback was started by another one."""
+    return shlex.join(_typed(argv))
+
+
+def _typed(argv: list[Any]) -> list[str]:
     words = [str(word) for word in argv]
     program = Path(words[0]).name if words else ""
-    return shlex.join(["normprobe" if program == "__main__.py" else program, *words[1:]])
+    return ["normprobe" if program == "__main__.py" else program, *words[1:]]
+
+
+def _shared(record: Mapping[str, Any]) -> str:
+    """What ``run.json`` says, for others: without where this package is installed."""
+    text = json_text({**record, "argv": _typed(record.get("argv", []))})
+    for folder in (bundled_data_dir(), Path(normprobe.__file__).parent):
+        text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")
+    return text
 
 
 #: What draws and listens, in the order in which the pieces build on each other.
@@ -341,7 +357,7 @@ def _blocks(section: Section) -> list[Markup]:
     blocks += [_warning(str(text)) for text in record["warnings"]]
     blocks += _other_tables(run, section.shown)
     blocks += _figures(run, section.repeated)
-    return [*blocks, block("files", compressed_tables(run), json_text(record))]
+    return [*blocks, block("files", compressed_tables(run), _shared(record))]
 
 
 def _other_tables(run: RunStore, shown: Sequence[str]) -> list[Markup]:

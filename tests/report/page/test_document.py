@@ -1,6 +1,8 @@
 """The page of runs: what stands in it, and that strangers' text stays text."""
 
+import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +12,8 @@ from support.flat import tidied
 from support.made_runs import ATTACK, add_figure, run_folder
 from support.read_page import Reader, drawn, page_of_folders
 
+import normprobe
+from normprobe.data.data_set import bundled_data_dir
 from normprobe.report.page.blocks import block, note, verdict_block
 from normprobe.report.page.document import (
     Section,
@@ -236,6 +240,18 @@ LAYERS = {
     "sample_ids": ["a", "b"],
     "argv": ["/x/normprobe", "layers", "a b"],
 }
+
+
+def test_a_page_does_not_say_where_the_package_is_installed(tmp_path: Path) -> None:
+    file = bundled_data_dir() / "scenes" / "scenes.jsonl"
+    record = {
+        "argv": [str(Path(normprobe.__file__).parent / "__main__.py"), "layers"],
+        "data_provenance": {"sources": [{"path": str(file)}]},
+    }
+    run = run_folder(tmp_path / "one", "layers", record=record, layers=made_tables.layers())
+    text = unescape(page_of_folders(run))
+    assert json.dumps(str(Path("scenes", "scenes.jsonl"))) in text
+    assert str(Path(normprobe.__file__).parents[1]) not in text
 
 
 def test_of_one_run_everything_is_shared() -> None:
