@@ -1,10 +1,14 @@
 """Nearest words against plain float64 NumPy, and where pictures hold words or none."""
 
+import io
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from support.pictured import loaded, sample
 
 from normprobe import NormprobeError
@@ -17,7 +21,7 @@ from normprobe.extensions.pictures.nearest.measure import (
     observer,
     rows,
 )
-from normprobe.extensions.pictures.nearest.shown import verdict
+from normprobe.extensions.pictures.nearest.shown import show, verdict
 from normprobe.extensions.pictures.nearest.table import tables
 from normprobe.hooks import on_input, on_output
 from normprobe.inputs.on_device import inputs_for, with_permuted_pixels
@@ -202,6 +206,15 @@ def test_means_shares_and_words_are_those_of_the_samples():
     of_words = made_rows[(made_rows["rank"] > 0) & (made_rows["layer"] == 2)]
     expected = of_words.groupby("word")["share"].sum().sort_values(ascending=False) / 5
     np.testing.assert_allclose(words["share"], expected[:10])
+
+
+def test_words_are_shown_at_the_decoder_input_in_the_middle_and_behind_the_last_layer():
+    run = RunStore({"command": "nearest"})
+    for name, table in tables(made(0.02, 1, layers=6)).items():
+        run.write_table(name, table)
+    printed = io.StringIO()
+    show(run, Console(file=printed))
+    assert re.findall(r"^Layer (\d+): ", printed.getvalue(), re.MULTILINE) == ["0", "3", "5"]
 
 
 @pytest.mark.slow
