@@ -315,6 +315,8 @@ def test_panels_are_lettered_and_the_lowest_of_each_column_names_the_layers() ->
         f"({letter}) n" for letter in "abcde"
     ]
     assert [axes.get_xlabel() for axes in panels] == ["", "", *["decoder layer"] * 3]
+    numbered = [axes.xaxis.get_tick_params()["labelbottom"] for axes in panels]
+    assert numbered == [False, False, True, True, True]
     assert not empty.axison
 
 
