@@ -24,8 +24,8 @@ from normprobe.extensions.check.gate import take_baseline
 from normprobe.extensions.check.precision import (
     _answered,
     _cost,
+    _cost_words,
     _costs,
-    _told,
     against_precision,
     headroom,
 )
@@ -166,7 +166,7 @@ def test_where_numbers_overflow_nothing_is_told_of_costs() -> None:
     assert "are not finite at layer 2" in found.sentence
     assert found.costs is None
     one = pd.DataFrame([{"rounded": "visual", "sample_id": "a", "image_hash": "b", "kl": 1.0}])
-    assert _told(_costs(one)) == ""
+    assert _cost_words(_costs(one)) == ""
 
 
 def test_without_visual_tokens_all_are_rounded_or_none() -> None:
