@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from torch import nn
@@ -225,15 +226,11 @@ def _text_embedding(model: nn.Module) -> nn.Module | None:
     """
     own = not type(model).__module__.startswith("transformers.")
     for holder in (model, *model.children()) if own else (model,):
-        found = _ask(partial(_table_of, holder))
+        found = _ask(partial(methodcaller("get_input_embeddings"), holder))
         weight = getattr(found, "weight", None)
         if weight is not None and weight.dim() == 2:
             return found
     return None
-
-
-def _table_of(model: Any) -> Any:
-    return model.get_input_embeddings()
 
 
 def _is_contrastive(model: nn.Module) -> bool:
