@@ -94,6 +94,7 @@ def difference(family: Path, facts: dict[str, Any], python: Path) -> str:
     path = [str((family / entry).resolve()) for entry in facts["path"]]
     reference = run(python, str(family / "reference.py"), path=path)
     if reference.returncode:
+        typer.echo(f"{family.name}: {reference.stderr[-1500:]}", err=True)
         return "the code itself does not run"
     inputs = family / "inputs.py"
     options = ["--inputs", str(inputs)] if inputs.exists() else []
@@ -104,6 +105,7 @@ def difference(family: Path, facts: dict[str, Any], python: Path) -> str:
             python, "-m", "normprobe", *command, *options, "--output", f"{scratch}/run", path=path
         )
         if made.returncode:
+            typer.echo(f"{family.name}: {made.stderr[-1500:]}", err=True)
             return "a traceback" if "Traceback" in made.stderr else "refused"
         found = Path(scratch, "run", "layers.csv").read_text()
     return compared(table(reference.stdout), table(found))

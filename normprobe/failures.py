@@ -245,11 +245,15 @@ def other_version(written_for: str | None) -> str:
         return f"NORMPROBE_DEBUG=1 shows where; {_LATER}"
     if line >= _NEWER:
         return _environment("normprobe", _exactly(written_for))
+    newer = _environment("normprobe", ">=5.16")
     if line > _OLDER:
-        return _LATER if running >= _NEWER else _environment("normprobe", ">=5.16")
+        return _LATER if running >= _NEWER else newer
     if running == _OLDER:
         alone = _environment("torch", _exactly(written_for))
-        return f"normprobe runs on none older; {_LATER}, or {_MEND}; for the model alone: {alone}"
+        return (
+            f"{newer}: for that line more is bridged; or {_MEND}; {_LATER}; for the model alone, "
+            f"as normprobe runs on none older: {alone}"
+        )
     note = "" if line == _OLDER else f" (the oldest that normprobe runs on); if it fails, {_MEND}"
     return _environment("normprobe", "==4.57.6") + note
 

@@ -53,6 +53,11 @@ def _of_every_attention(name: str) -> dict[str, Any]:
 #: Whose tower and the model around it became one class.
 _ONE_CLASS = ("CLIP", "Siglip")
 
+
+def _one_class_towers() -> list[Any]:
+    return [getattr(importlib.import_module(_modeling(n)), f"{n}VisionModel") for n in _ONE_CLASS]
+
+
 #: Where older code imports a name from, the name, and where it is now or what stands for it.
 _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers.activations", "PytorchGELUTanh", "transformers.activations:GELUTanh"),
@@ -189,8 +194,8 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     for older, newer in _MOVED_MODULES.items():
         if find_spec(older) is None:
             sys.modules[older] = importlib.import_module(newer)
-    for name in _ONE_CLASS:
-        bridge_tower_inside(getattr(importlib.import_module(_modeling(name)), f"{name}VisionModel"))
+    for tower in _one_class_towers():
+        bridge_tower_inside(tower)
     before = set(sys.modules)
     _noting.append(bridges)
     try:
@@ -236,6 +241,26 @@ def bridge_tower_inside(model_class: Any) -> None:
     """A tower was the ``vision_model`` of the model around it, which became the tower."""
     if is_line_5() and not hasattr(model_class, "vision_model"):
         model_class.vision_model = property(lambda self: self._modules.get("vision_model", self))
+
+
+def bridge_tower_names(tower_class: Any) -> None:
+    """Weights of such a tower are found under their older names, if its class is derived from it.
+
+    transformers looks for them by the name of its own class alone.
+    """
+    make = tower_class.__init__
+    names = importlib.import_module("transformers.conversion_mapping")
+
+    @wraps(make)
+    def make_and_tell(self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        known = names.get_checkpoint_conversion_mapping
+        if "vision_model" not in self._modules and known(type(self).__name__) is None:
+            _note("vision_model")
+            renamed = known("CLIPVisionModel")  # of all of _ONE_CLASS
+            names.register_checkpoint_conversion_mapping(type(self).__name__, renamed)
+
+    tower_class.__init__ = make_and_tell
 
 
 def fields_that_may_be(config_class: type, **options: Any) -> type:
@@ -450,6 +475,13 @@ def bridge_config_defaults(config_class: type) -> None:
     config_class.__getattr__ = missing  # type: ignore[attr-defined]
 
 
+def bridge_composition(config_class: Any) -> None:
+    """Configs that cannot be made without those of their parts said so by another name."""
+    if vars(config_class).get("is_composition"):
+        _note("is_composition")
+        config_class.has_no_defaults_at_init = True
+
+
 def bridge_auto_map(config: Any) -> None:
     """The auto classes of models that read pictures became one; keys of older ones name it, too."""
     keys = getattr(config, "auto_map", None) or {}
@@ -498,11 +530,14 @@ def _bridge_class(foreign: type) -> None:
                 bridge_class_attributes(foreign)
                 bridge_generation(foreign)
                 bridge_building(foreign)
+                if any(issubclass(foreign, tower) for tower in _one_class_towers()):
+                    bridge_tower_names(foreign)
             elif issubclass(foreign, ProcessorMixin) and is_line_5():
                 bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
                 bridge_rope_scaling(foreign)
                 bridge_config_defaults(foreign)
+                bridge_composition(foreign)
             else:
                 return
         finally:

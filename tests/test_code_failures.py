@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import datasets
@@ -14,6 +15,7 @@ from huggingface_hub import constants
 from support.commands import invoke
 from torch import nn
 
+from normprobe import failures
 from normprobe.errors import NormprobeError
 from normprobe.failures import (
     code_failure,
@@ -162,6 +164,14 @@ def test_a_package_of_another_line_is_told_so(config: str | None) -> None:
 )
 def test_the_environment(written_for: str | None, on_5: str, on_4: str, running: str) -> None:
     assert (on_4 if running.startswith("4") else on_5) in other_version(written_for)
+
+
+def test_code_that_fails_on_the_oldest_line_may_run_on_the_newer(monkeypatch: Any) -> None:
+    """Honeybee, for 4.31, fails on 4.57 and is measured on 5.16."""
+    monkeypatch.setattr(failures, "_running", lambda: (4, 57))
+    told = other_version("4.31.0")
+    assert "normprobe 'transformers>=5.16'" in told
+    assert "torch 'transformers==4.31.0'" in told
 
 
 def test_the_version_is_named_where_it_is_another(running: str) -> None:

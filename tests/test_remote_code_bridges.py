@@ -11,6 +11,8 @@ from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    CLIPVisionConfig,
+    CLIPVisionModel,
     LlamaConfig,
     LlavaConfig,
     PretrainedConfig,
@@ -234,6 +236,45 @@ def test_a_tower_that_became_its_own_model() -> None:
     assert [*tower.modules()] == [tower]
     tower.vision_model = inside = nn.Linear(1, 1)
     assert tower.vision_model is inside
+
+
+@pytest.mark.skipif(not is_line_5(), reason="one class since transformers 5")
+def test_a_tower_of_a_derived_class_reads_weights_by_their_older_names() -> None:
+    config = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    config |= {"num_attention_heads": 2, "image_size": 4, "patch_size": 2}
+
+    class TowerOfSomebody(CLIPVisionModel):
+        pass
+
+    class Older(PreTrainedModel):
+        config_class = PretrainedConfig
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.seen = TowerOfSomebody(CLIPVisionConfig(**config.tower))
+
+    for older in (TowerOfSomebody, Older):
+        remote_code_bridges._bridge_class(older)
+    model = Older(PretrainedConfig(tower=config))
+    weights = {name: torch.full_like(weight, 3.0) for name, weight in model.named_parameters()}
+    released = {name.replace("seen.", "seen.vision_model."): w for name, w in weights.items()}
+    loaded, report = Older.from_pretrained(
+        None, config=model.config, state_dict=released, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert {w.unique().item() for w in loaded.parameters()} == {3.0}
+
+
+def test_a_config_that_needs_those_of_its_parts_is_printed() -> None:
+    class Older(PretrainedConfig):
+        is_composition = True
+
+        def __init__(self, part: Any, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.part = part
+
+    remote_code_bridges._bridge_class(Older)
+    assert '"part": 3' in str(Older(3))
 
 
 @pytest.mark.skipif(not is_line_5(), reason="post_init is needed since transformers 5")

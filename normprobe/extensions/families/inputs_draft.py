@@ -135,18 +135,22 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
         raise NormprobeError(
             f"{path} cannot be written: {first_line(error)}", "choose another file"
         ) from error
-    told = told if source is None else _tried(model, path, loading)
+    left_out = re.findall(rf'# "(\w+)": NAME,  # {_GUESS}', text)
+    told = told if source is None else _tried(model, path, loading, left_out)
     guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if _GUESS in line]
     return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
 
 
-def _tried(model: str, path: Path, loading: Loading) -> str:
-    """What comes of one sample, in words."""
+def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) -> str:
+    """What comes of one sample, in words; ``left_out``: what forward takes beside."""
     try:
         probe = Probe(model, **{**vars(loading), "inputs": path})
         table = wide(probe.layers("sample", limit=1, intervals=False, workers=0).table)
     except NormprobeError as failure:
-        return f"not measured with it yet: {failure.problem}\n{failure.remedy}"
+        may = f"forward may ask for {', '.join(left_out)}, which TAKES leaves out; else "
+        return (
+            f"not measured with it yet: {failure.problem}\n{may * bool(left_out)}{failure.remedy}"
+        )
     held = table[(table["layer"] == 0) & (table["group"] != NON_VISUAL)]
     told = ", ".join(f"{n} {group}" for group, n in zip(held["group"], held["tokens"], strict=True))
     if VISUAL not in set(held["group"]):

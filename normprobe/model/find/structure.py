@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from operator import methodcaller
+from typing import Any
 
 from torch import nn
 
@@ -219,10 +220,17 @@ def _vision_encoder(
 
 
 def _text_embedding(model: nn.Module) -> nn.Module | None:
-    """The token embedding table: a module with a two-dimensional weight."""
-    found = _ask(lambda: cast(Any, model).get_input_embeddings())
-    weight = getattr(found, "weight", None)
-    return found if weight is not None and weight.dim() == 2 else None
+    """The token embedding table: a module with a two-dimensional weight.
+
+    A class of one's own may leave the question to the language model inside.
+    """
+    own = not type(model).__module__.startswith("transformers.")
+    for holder in (model, *model.children()) if own else (model,):
+        found = _ask(partial(methodcaller("get_input_embeddings"), holder))
+        weight = getattr(found, "weight", None)
+        if weight is not None and weight.dim() == 2:
+            return found
+    return None
 
 
 def _is_contrastive(model: nn.Module) -> bool:

@@ -139,6 +139,16 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     told = Path("again.py").read_text()
     assert '"images": "pixel_values"' in told
     assert "IMAGE_IDS = [-200] * 1  # what stands for a picture" in told
+    # What forward takes beside is a reason why it fails (Magma), before another transformers is.
+    from support.inserting_package import InsertingForCausalLM
+
+    monkeypatch.setattr(InsertingForCausalLM, "forward", of_sizes)
+    fails = invoke("inputs", ".", "--write", "fails.py")
+    assert "forward may ask for image_sizes, which TAKES leaves out; else " in fails.stdout
+
+
+def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None):
+    return [*image_sizes]
 
 
 def check_norms(body: Inserting, rows: list, table: object) -> None:

@@ -7,6 +7,13 @@ from support.expected_parts import PARTS, ExpectedParts
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import LANGUAGE_MODELS, TINY, VISION_ENCODERS, build, tiny_model
 from torch import Tensor, nn
+from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from normprobe import NormprobeError, find_parts
 
@@ -101,3 +108,29 @@ def test_a_config_without_an_image_token_is_an_error_with_the_way_out() -> None:
     model.config.image_token_id = image_token_id
     assert parts == find_parts(model)
     assert torch.isin(inputs["input_ids"], torch.tensor(parts.image_token_ids)).any()
+
+
+def test_a_class_of_ones_own_leaves_its_table_to_the_language_model_inside() -> None:
+    """Janus, which 4.57 asks in vain: it was taken for a bare vision encoder."""
+    wide = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2}
+    wide |= {"num_attention_heads": 2}
+
+    class Own(PreTrainedModel):
+        config_class = LlamaConfig
+
+        def __init__(self, config):
+            super().__init__(config)
+            seen = CLIPVisionConfig(**wide, image_size=4, patch_size=2)
+            self.vision_model = CLIPVisionModel(seen)
+            self.aligner = nn.Linear(8, 8)
+            self.language_model = LlamaForCausalLM(config)
+
+        def get_input_embeddings(self):
+            raise NotImplementedError
+
+    config = LlamaConfig(**wide, vocab_size=9)
+    config.image_token_id = 7
+    parts = find_parts(Own(config))
+    assert parts.text_embedding is not None
+    assert parts.text_embedding.name == "language_model.model.embed_tokens"
+    assert parts.decoder_layers is not None
