@@ -442,9 +442,10 @@ def wrong_part(
 
 def is_one_of_several(projected: Tensor | None, visual: Tensor) -> bool:
     """Whether all rows of a projector are visual tokens, to which another module adds some."""
-    fits = projected is not None and projected.shape[-1] == visual.shape[-1]
-    fewer = projected is not None and 2 * len(projected) > len(visual) > len(projected)
-    return fits and fewer and bool(_cosines(projected, visual).min() >= _SAME_DIRECTION)
+    if projected is None or projected.shape[-1] != visual.shape[-1]:
+        return False
+    fewer = 2 * len(projected) > len(visual) > len(projected)
+    return fewer and bool(_cosines(projected, visual).min() >= _SAME_DIRECTION)
 
 
 @in_full_precision
