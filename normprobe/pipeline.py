@@ -349,7 +349,8 @@ def _require_fitting(
             f"{source.name} ({model_type}) reads videos; {measured_by.name} measures images",
             "`normprobe embeddings` and `normprobe inspect` work without images",
         )
-    if kind == LANGUAGE_MODEL and measured_by.text_alone and samples.has_images:
+    sees_none = kind == LANGUAGE_MODEL and not source.is_told_inputs
+    if sees_none and measured_by.text_alone and samples.has_images:
         raise NormprobeError(
             f"{source.name} is a {kind}, and the samples of {data} hold images",
             "pass --data text, measure the side that exists: normprobe interface "

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.util import find_spec
-from inspect import get_annotations, signature
+from inspect import get_annotations, signature, unwrap
 from typing import Any
 from unittest.mock import patch
 
@@ -143,6 +143,9 @@ _CONFIG_DEFAULTS: dict[str, Any] = {
 
 #: Likewise, but what transformers refuses to save in a config: there only while its model is made.
 _GENERATION_DEFAULTS = {"max_length": 20}
+
+#: Where a config keeps those of its file.
+_GIVEN = "_normprobe_given"
 
 #: What every model had; no head is masked here.
 _MODEL_ATTRIBUTES: dict[str, Any] = {
@@ -366,6 +369,30 @@ def bridge_building(model_class: Any) -> None:
     model_class.get_init_context = with_values
 
 
+def bridge_buffers(model_class: Any) -> None:
+    """Transformers 5 gives what no checkpoint holds memory without values, buffers among it.
+
+    What code loads by itself, such as a text encoder, keeps those that it was built with, and what
+    nothing initialises later is zero.
+    """
+    import torch
+
+    move = model_class._move_missing_keys_from_meta_to_device
+
+    @wraps(move)
+    def move_and_keep(self: Any, missing_keys: Any, *arguments: Any, **options: Any) -> None:
+        built = {name: buffer for name, buffer in self.named_buffers() if not buffer.is_meta}
+        move(self, missing_keys, *arguments, **options)
+        with torch.no_grad():
+            for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
+                if name in built:
+                    tensor.copy_(built[name])
+                elif name in missing_keys:
+                    tensor.zero_()
+
+    model_class._move_missing_keys_from_meta_to_device = move_and_keep
+
+
 def bridge_generation(model_class: Any) -> None:
     """Models without a head had ``prepare_inputs_for_generation``, which peft asks them for."""
     name = "prepare_inputs_for_generation"
@@ -459,20 +486,47 @@ def bridge_rope_scaling(config_class: type) -> None:
     config_class.rope_scaling = property(read, standard.fset)  # type: ignore[attr-defined]
 
 
-def bridge_config_defaults(config_class: type) -> None:
-    """Configs had these fields whether they were set or not; those of rotary tables moved."""
+def bridge_inherited_init(config_class: Any) -> None:
+    """Configs became dataclasses: one without an ``__init__`` got one, which calls no parent's."""
+    if unwrap(config_class.__init__).__code__.co_filename != "<string>":
+        return  # written by hand
+    for parent in config_class.__mro__[1:]:
+        if parent.__module__.startswith("transformers."):
+            return
+        written = vars(parent).get("__init__")
+        if written is not None and unwrap(written).__code__.co_filename != "<string>":
+            _note("inherited __init__ of a config")
+            config_class.__init__ = written
+            return
+
+
+def bridge_config_defaults(config_class: Any) -> None:
+    """Configs had these fields whether they were set or not; those of rotary tables moved.
+
+    Those of generation are taken out of a config, also where code of its own reads them.
+    """
     if any("__getattr__" in vars(parent) for parent in config_class.__mro__):
         return
+    make = config_class.__init__
+
+    @wraps(make)
+    def make_and_keep(self: Any, *arguments: Any, **fields: Any) -> None:
+        make(self, *arguments, **fields)
+        if kept := {name: fields[name] for name in _GENERATION_DEFAULTS.keys() & fields.keys()}:
+            vars(self)[_GIVEN] = kept
+
+    config_class.__init__ = make_and_keep
 
     def missing(self: Any, name: str) -> Any:
         moved = (vars(self).get("rope_parameters") or {}) if name in _PLAIN_ROPE else {}
-        there = {**_CONFIG_DEFAULTS, **moved, **(_GENERATION_DEFAULTS if _noting else {})}
+        given = {**_GENERATION_DEFAULTS, **vars(self).get(_GIVEN, {})} if _noting else {}
+        there = {**_CONFIG_DEFAULTS, **moved, **given}
         if name not in there:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         _note(f"config.{name}")
         return there[name]
 
-    config_class.__getattr__ = missing  # type: ignore[attr-defined]
+    config_class.__getattr__ = missing
 
 
 def bridge_composition(config_class: Any) -> None:
@@ -530,11 +584,13 @@ def _bridge_class(foreign: type) -> None:
                 bridge_class_attributes(foreign)
                 bridge_generation(foreign)
                 bridge_building(foreign)
+                bridge_buffers(foreign)
                 if any(issubclass(foreign, tower) for tower in _one_class_towers()):
                     bridge_tower_names(foreign)
             elif issubclass(foreign, ProcessorMixin) and is_line_5():
                 bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
+                bridge_inherited_init(foreign)
                 bridge_rope_scaling(foreign)
                 bridge_config_defaults(foreign)
                 bridge_composition(foreign)

@@ -1,12 +1,14 @@
 """What older code finds on transformers 5, bridge by bridge."""
 
 import importlib
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
@@ -192,6 +194,55 @@ def test_a_generation_setting_is_in_a_config_only_while_older_code_runs() -> Non
     with remote_code_bridges.foreign_code(True, []):
         assert config.max_length == 20
     assert not hasattr(config, "max_length")  # transformers refuses to save a config that has it
+
+
+def test_a_generation_setting_of_the_file_is_read_by_older_code() -> None:
+    config = older_config(max_length=4096)
+    with remote_code_bridges.foreign_code(True, []):
+        assert config.max_length == 4096
+    assert not hasattr(config, "max_length")
+
+
+@pytest.mark.skipif(not is_line_5(), reason="configs are dataclasses since transformers 5")
+def test_a_config_without_an_init_is_made_by_that_of_its_parent() -> None:
+    class Older(PretrainedConfig):
+        def __init__(self, dropout: float = 0.5, use_cache: bool = True, **kwargs: Any) -> None:
+            self.dropout, self.use_cache = dropout, use_cache
+            super().__init__(**kwargs)
+
+    class Heir(Older):
+        model_type = "heir"
+
+    remote_code_bridges._bridge_class(Heir)
+    made: Any = Heir(dropout=0.25, of_the_file=3)
+    assert (made.dropout, made.use_cache, made.of_the_file) == (0.25, True, 3)
+
+
+@pytest.mark.skipif(not is_line_5(), reason="memory without values since transformers 5")
+def test_what_older_code_loads_itself_keeps_its_buffers(tmp_path: Path) -> None:
+    class Older(PreTrainedModel):
+        config_class = PretrainedConfig
+        _keys_to_ignore_on_load_missing = ("bias",)
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.read = nn.Linear(64, 64, bias=False)
+            self.bias = nn.Parameter(torch.full((4096,), 5.0))
+            self.register_buffer("saved", torch.arange(4096).expand(1, -1))
+            self.register_buffer("unsaved", torch.arange(4096), persistent=False)
+            self.post_init()
+
+        def _init_weights(self, module: Any) -> None:
+            pass
+
+    remote_code_bridges._bridge_class(Older)
+    built = Older(PretrainedConfig())
+    built.config.save_pretrained(tmp_path)
+    save_file({"read.weight": built.read.weight.detach()}, tmp_path / "model.safetensors")
+    loaded = Older.from_pretrained(tmp_path)
+    assert torch.equal(loaded.read.weight, built.read.weight)
+    assert loaded.saved[0].tolist() == loaded.unsaved.tolist() == [*range(4096)]
+    assert not loaded.bias.any()
 
 
 def test_every_model_has_what_all_models_had(monkeypatch: Any) -> None:

@@ -6,10 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
-from normprobe.failures import hub_answers, install, missing_packages
+from normprobe.failures import hub_answers, install, missing_packages, other_version
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.model.config import (
     ADAPTER_CONFIG,
@@ -158,7 +159,7 @@ def open_checkpoint(
             elif setup != inputs_file.setup:
                 raise _not_trusted(model)
             if setup is not None:
-                _set_up(setup, inputs_file)
+                _set_up(setup, inputs_file, raw)
         if _is_bounded(source, trust_remote_code) and config_file is not None:
             build = partial(_build, config_file.parent.absolute(), kind)
             what = f"building what config.json of {model} asks for"
@@ -287,17 +288,23 @@ def _import_code(
             )
 
 
-def _set_up(setup: Callable[[], None], inputs_file: InputsFile) -> None:
+def _set_up(setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str, Any]) -> None:
     """Let an inputs file import what it needs."""
     try:
         setup()
     except Exception as error:  # whatever the user's code raises
         if setup != inputs_file.setup:  # the package's own says what is missing
             raise
+        file, written_for = inputs_file.record["path"], raw.get("transformers_version")
+        way = _way_to(missing_packages(error))
+        in_package = Path(extract_tb(error.__traceback__)[-1].filename) != Path(file).absolute()
+        if in_package and not isinstance(error, ImportError) and written_for:
+            way = (
+                f"its config is of transformers {written_for}, and the code that it imports may "
+                f"need that: {other_version(written_for)}"
+            )
         raise NormprobeError(
-            f"setup() of {inputs_file.record['path']} fails: {type(error).__name__}: "
-            f"{first_line(error)}",
-            _way_to(missing_packages(error)),
+            f"setup() of {file} fails: {type(error).__name__}: {first_line(error)}", way
         ) from error
 
 

@@ -24,7 +24,7 @@ from normprobe.model.find.residual import norms_of
 from normprobe.model.provenance import Placed, Provenance, fitted
 from normprobe.model.structural_states import SAME_STATE, StructuralStates
 from normprobe.model.tracing.trace import retraced
-from normprobe.model.vision_stages import VisionStages, wrong_part
+from normprobe.model.vision_stages import VisionStages, is_one_of_several, wrong_part
 from normprobe.schema import (
     IMAGE_NUMBERS,
     PROJECTOR_OUTPUT,
@@ -205,7 +205,8 @@ class MeasuredModel:
                 traced = retraced(self.model, self.parts, batch.inputs)
             if traced is not None:
                 self.parts, self._last_watched = traced, None
-                if self._wrong_part(batch)[0] is not None:
+                still = self._wrong_part(batch)[0]
+                if still is not None and not self._is_one_of_several(batch):
                     self.parts, traced = guessed, None
                 elif self.found_by == "structure":
                     self.found_by = "trace"
@@ -216,8 +217,15 @@ class MeasuredModel:
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if traced is not None:
                 said = f"{problem}: it {does}; a trace found {getattr(traced, role).name}"
+                said += f": it {still[1]}, the others of another module" if still else ""
             self.doubt = "; ".join(filter(None, [self.doubt, said]))
         self._parts_seen = seen  # what was refused is looked at again
+
+    def _is_one_of_several(self, batch: "MeasuredBatch") -> bool:
+        """Whether another module beside the projector makes visual tokens, too."""
+        handed_over, entered = self._watched(batch.inputs)
+        visual = entered[batch.groups_at(entered) == _VISUAL]
+        return is_one_of_several(handed_over.get(PROJECTOR_OUTPUT), visual)
 
     def _wrong_part(self, batch: "MeasuredBatch") -> tuple[tuple[str, str] | None, bool]:
         """Which part looks wrong, of ``wrong_part``, and whether the batch has a visual row."""

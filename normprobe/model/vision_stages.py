@@ -111,8 +111,7 @@ class VisionStages:
             else:
                 handles.append(on_call(reader, self._read))
         if projector is not None:
-            left = partial(hidden_state_of, field=PROJECTED_STATE)
-            handles.append(on_call(projector.module, self._projected, left))
+            handles.append(on_call(projector.module, self._projected, _projected_state))
         return handles
 
     def norms(self) -> "StageNorms":
@@ -294,6 +293,13 @@ def _states_of(output: Any) -> list[Tensor]:
     return [first, *(t for t in tensors_in if t.is_floating_point() and t.dim() > 1)]
 
 
+def _projected_state(output: Any) -> Tensor:
+    """What a projector returns for the language model, and not one row an image pooled of it."""
+    state, rows = hidden_state_of(output, field=PROJECTED_STATE), hidden_state_of(output)
+    pooled = rows.dim() == 3 and rows.shape[1] > 1 and state.shape[:-1] == rows.shape[:1]
+    return rows if pooled else state
+
+
 def _first_block(encoder: nn.Module) -> nn.Module | None:
     """The first of the largest list of modules of one class."""
     lists = [
@@ -432,6 +438,14 @@ def wrong_part(
             f"the nearest is {cosine:.2f}, expected 1",
         )
     return None
+
+
+def is_one_of_several(projected: Tensor | None, visual: Tensor) -> bool:
+    """Whether all rows of a projector are visual tokens, to which another module adds some."""
+    if projected is None or projected.shape[-1] != visual.shape[-1]:
+        return False
+    fewer = 2 * len(projected) > len(visual) > len(projected)
+    return fewer and bool(_cosines(projected, visual).min() >= _SAME_DIRECTION)
 
 
 @in_full_precision

@@ -103,6 +103,12 @@ class ModelSource(ABC):
         return self._model
 
     @property
+    def is_told_inputs(self) -> bool:
+        """Whether a file makes the inputs of code of its own: it knows what that reads."""
+        makes = self._inputs_file.build is not None
+        return makes and self._config is not None and is_own_code(self._config)
+
+    @property
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What a record says of the model before its weights are read."""

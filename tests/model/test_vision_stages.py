@@ -20,7 +20,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransforme
 from normprobe import NormprobeError, Probe, find_parts, probe_interface, probe_layers, schema
 from normprobe.model import measured_model
 from normprobe.model.find.overrides import IN_SEQUENCE
-from normprobe.model.vision_stages import wrong_part
+from normprobe.model.vision_stages import _projected_state, is_one_of_several, wrong_part
 from normprobe.tidy import select
 from normprobe.versions import is_line_5
 
@@ -301,3 +301,22 @@ def test_without_a_projector_the_state_with_several_rows_an_image_is_measured() 
     row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]
     assert row["tokens"] == norms.size
     assert row["norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+def test_what_is_pooled_beside_the_rows_of_a_projector_is_not_taken_for_them() -> None:
+    rows, pooled = torch.ones(2, 5, 4), torch.zeros(2, 3)
+    held = BaseModelOutputWithPooling(last_hidden_state=rows, pooler_output=pooled)
+    assert _projected_state(held) is rows
+    features = torch.ones(10, 4)  # as transformers hands them over: a row a token
+    held = BaseModelOutputWithPooling(last_hidden_state=rows, pooler_output=features)
+    assert _projected_state(held) is features
+
+
+def test_a_projector_whose_rows_are_joined_by_others() -> None:
+    visual = torch.randn(17, 8, generator=torch.Generator().manual_seed(0))
+    assert is_one_of_several(visual[1:], visual)
+    assert not is_one_of_several(visual, visual)
+    assert not is_one_of_several(-visual[1:], visual)
+    assert not is_one_of_several(visual[1:, :4], visual)
+    assert not is_one_of_several(visual[:3], visual)
+    assert not is_one_of_several(None, visual)

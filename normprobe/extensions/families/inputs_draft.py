@@ -248,7 +248,7 @@ def _by_hand(
     return _CONSTANTS.format(
         turn=turn,
         id=-200 if token is None else token,
-        rows=rows or 1,
+        rows=rows or 1 if token is not None else 1,  # forward inserts those of an id of no word
         how=f"{'' if told else _GUESS + ': '}what stands for a picture",
         pixels=f"{side or 224}, {mean}, {std}",
         trust=loading.trust_remote_code,

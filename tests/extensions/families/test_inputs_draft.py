@@ -67,6 +67,69 @@ def test_a_setup_that_fails_says_why(
     assert "on PYTHONPATH" in told.stderr
 
 
+def test_a_setup_whose_package_fails_names_the_version(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("of_older_names.py").write_text("class Older(BaseOfOlder):\n    pass\n")
+    model = repository("unseen")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "transformers_version": "4.28.1"}))
+    Path("inputs.py").write_text("def setup():\n    import of_older_names\n")
+    command = ("layers", model, "--trust-remote-code", "--inputs", "inputs.py")
+    told = invoke(*command).stderr
+    assert "setup() of inputs.py fails: NameError: name 'BaseOfOlder' is not defined" in told
+    assert "its config is of transformers 4.28.1, and the code that it imports may need" in told
+    Path("inputs.py").write_text("def setup():\n    undefined\n")
+    assert "mend the file" in invoke(*command).stderr
+
+
+def test_rows_are_inserted_for_an_id_that_nothing_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = {"model_type": "nobodys", "architectures": ["Nobodys"], "image_token_len": 16}
+    Path("config.json").write_text(json.dumps(config))
+    assert invoke("inputs", ".", "--write", "begun.py").exit_code == 0
+    assert "IMAGE_IDS = [-200] * 1  # a guess" in Path("begun.py").read_text()
+
+
+#: A language model by its config, and no other by its name.
+UNTOLD = """
+from transformers import LlamaConfig, LlamaForCausalLM
+from torch import nn
+
+class UntoldConfig(LlamaConfig):
+    model_type = "untold"
+
+class Untold(LlamaForCausalLM):
+    config_class = UntoldConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.vit, self.vision_proj = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.post_init()
+"""
+
+
+def test_a_file_that_makes_inputs_is_believed_that_the_model_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = {"AutoConfig": "untold.UntoldConfig", "AutoModelForCausalLM": "untold.Untold"}
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
+    config = {"model_type": "untold", "auto_map": keys, "num_attention_heads": 2, **sizes}
+    Path("config.json").write_text(json.dumps(config))
+    Path("untold.py").write_text(UNTOLD)
+    byte_tokenizer((), None).save_pretrained(tmp_path)
+    Path("inputs.py").write_text("def build(model, processor, samples, system):\n    return {}\n")
+    plain = invoke("layers", ".", "--trust-remote-code").stderr
+    assert "is a language model, and the samples of --data sample hold images" in plain
+    told = invoke("layers", ".", "--trust-remote-code", "--inputs", "inputs.py").stderr
+    assert "holds no weights" in told and "is a language model" not in told
+
+
 #: Two pictures that differ, side by side in a prompt and one in each of two; and none.
 PROMPTS = {
     "one": ("And this one?", 1),
