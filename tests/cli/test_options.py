@@ -155,6 +155,10 @@ def refused(*words: str) -> str:
         ("layers --part tower=x", "expected ROLE=NAME, ROLE one of vision_encoder, projector"),
         ("layers --part projector", "expected ROLE=NAME"),
         ("layers --part kind=video", "expected kind=vision-language, vision-encoder, language"),
+        (
+            "layers --part fusion=late",
+            "expected fusion=in-sequence, prepended, discrete, added, cross",
+        ),
         ("layers --part image_token_ids=a", "expected image_token_ids=ID or ID,ID"),
         ("survey --limit 3", "--limit: changes nothing without a model: name models, or"),
         ("survey --format csv", "--format: changes nothing without a model"),
