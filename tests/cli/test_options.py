@@ -235,5 +235,9 @@ def test_parts_are_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
     named: dict[str, object] = {}
     monkeypatch.setattr("normprobe.probe.Probe", lambda _, **how: named.update(dict(how["named"])))
     parts = ["--part", "projector=a.b", "--part=image_token_ids=3,4", "--part", "kind=language"]
+    parts += ["--part", "fusion=cross-attention"]
     CliRunner().invoke(app, ["layers", "x", *parts])
-    assert named == {"projector": "a.b", "image_token_ids": (3, 4), "kind": "language"}
+    assert named == {"projector": "a.b", "image_token_ids": (3, 4)} | {
+        "kind": "language",
+        "fusion": "cross-attention",
+    }
