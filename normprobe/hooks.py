@@ -432,7 +432,12 @@ def run_until(
             if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
                 raise
             if runs_own_code(model):
-                raise code_failure(error, type(model).__name__, version_of(model)) from error
+                failed = code_failure(error, type(model).__name__, version_of(model))
+                others = (
+                    "; if its inputs do not fit, begin others: normprobe inputs MODEL --write FILE"
+                )
+                remedy = failed.remedy + others * (not isinstance(error, ImportError))
+                raise NormprobeError(failed.problem, remedy) from error
             if not isinstance(error, _REFUSALS):
                 raise
             if _ROOT_FIRST in str(error):

@@ -31,8 +31,11 @@ MODULE_ROLES = (
     *("audio_encoder", "audio_projector"),
 )
 TOKEN_ROLES = ("image_token_ids", "video_token_ids", "audio_token_ids")
-PART_ROLES = (*MODULE_ROLES, *TOKEN_ROLES, "kind")
+#: How visual tokens meet text.
+FUSION_WORDS = ("in-sequence", "prepended", "discrete", "added", "cross-attention")
+PART_ROLES = (*MODULE_ROLES, *TOKEN_ROLES, "fusion", "kind")
 KIND_WORDS = ("vision-language", "vision-encoder", "language")
+PART_WORDS = {"kind": KIND_WORDS, "fusion": FUSION_WORDS}
 
 
 class Needs:
@@ -114,9 +117,10 @@ def _part(text: str) -> tuple[str, Any]:
                 f"expected ROLE=NAME, ROLE one of {', '.join(PART_ROLES)}; received {text!r}",
             )
         )
-    if role == "kind" and name not in KIND_WORDS:
-        expected = f"expected kind={', '.join(KIND_WORDS)}; received {text!r}"
-        raise typer.BadParameter(did_you_mean(name, KIND_WORDS, expected))
+    words = PART_WORDS.get(role, (name,))
+    if name not in words:
+        expected = f"expected {role}={', '.join(words)}; received {text!r}"
+        raise typer.BadParameter(did_you_mean(name, words, expected))
     if role not in TOKEN_ROLES:
         return role, name
     if not all(re.fullmatch(r"-?\d+", number) for number in name.split(",")):
@@ -186,7 +190,8 @@ class Loading:
             parser=_part,
             metavar="ROLE=NAME",
             help="A part that is not found, by its dotted name in the model: "
-            f"{', '.join(MODULE_ROLES)}; image_token_ids=ID; kind={', '.join(KIND_WORDS)}. "
+            f"{', '.join(MODULE_ROLES)}; image_token_ids=ID; kind={', '.join(KIND_WORDS)}; "
+            f"fusion={', '.join(FUSION_WORDS)}. "
             "Repeatable.",
         ),
     ] = None

@@ -14,7 +14,7 @@ import importlib
 import sys
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -36,6 +36,7 @@ from transformers import (
 from normprobe.versions import is_line_5
 
 auto_docstring = importlib.import_module("transformers.utils.auto_docstring")
+auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
 
 def _modeling(name: str) -> str:
@@ -85,6 +86,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         ("transformers.modeling_utils", name, f"transformers.pytorch_utils:{name}")
         for name in ("apply_chunking_to_forward", "prune_linear_layer")
     ),
+    ("transformers.modeling_utils", "no_init_weights", lambda: _no_init_weights),
     # What prunes heads went; copies of BERT import it, and no forward calls it.
     ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
     ("transformers.pytorch_utils", "find_pruneable_heads_and_indices", lambda: None),
@@ -121,6 +123,8 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
 )
 
 _REGISTER = AutoConfig.register
+_OFFER = auto_factory._LazyAutoMapping.register
+_WRAP_INIT = getattr(configuration_utils, "wrap_init_to_accept_kwargs", None)
 
 #: Modules that moved, and where they are now.
 _MOVED_MODULES = {"transformers.deepspeed": "transformers.integrations.deepspeed"}
@@ -205,7 +209,11 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
         with (
             patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge),
             patch.object(configuration_utils, "dataclass", fields_that_may_be, create=True),
+            patch.object(
+                configuration_utils, "wrap_init_to_accept_kwargs", init_as_written, create=True
+            ),
             patch.object(AutoConfig, "register", staticmethod(register_if_free)),
+            patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
             patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
         ):
@@ -219,10 +227,17 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
 
 def register_if_free(model_type: str, config: Any, exist_ok: bool = False) -> None:
     """A type that transformers took since stays its own: the class of a checkpoint is named."""
-    if model_type in CONFIG_MAPPING and not exist_ok and config is not CONFIG_MAPPING[model_type]:
+    is_native = model_type in CONFIG_MAPPING._mapping
+    if is_native and not exist_ok and config is not CONFIG_MAPPING[model_type]:
         _note(f"AutoConfig.register({model_type!r})")
         return
     _REGISTER(model_type, config, exist_ok=exist_ok)
+
+
+def offer_for_own(offered: Any, config: Any, model: Any, exist_ok: bool = False) -> None:
+    """A config class may be called as one that transformers has by now: it is another."""
+    own = not str(getattr(config, "__module__", "transformers.")).startswith("transformers.")
+    _OFFER(offered, config, model, exist_ok=exist_ok or own)
 
 
 def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any]) -> None:
@@ -281,6 +296,19 @@ def fields_that_may_be(config_class: type, **options: Any) -> type:
         _note("mutable defaults")
         config_class.__annotations__ = kept
     return dataclass(config_class, **options)
+
+
+def init_as_written(config_class: Any) -> Any:
+    """A class of configs without an ``__init__`` of its own had that of its parent.
+
+    Configs became dataclasses, which get one that is made of their fields.
+    """
+    inherited = unwrap(super(config_class, config_class).__init__)
+    if inherited.__code__.co_filename == "<string>":  # that of a dataclass is made, too
+        return _WRAP_INIT(config_class) if _WRAP_INIT is not None else config_class
+    _note("inherited __init__")
+    del config_class.__init__
+    return config_class
 
 
 def bridge_post_init(model_class: Any) -> None:
@@ -486,20 +514,6 @@ def bridge_rope_scaling(config_class: type) -> None:
     config_class.rope_scaling = property(read, standard.fset)  # type: ignore[attr-defined]
 
 
-def bridge_inherited_init(config_class: Any) -> None:
-    """Configs became dataclasses: one without an ``__init__`` got one, which calls no parent's."""
-    if unwrap(config_class.__init__).__code__.co_filename != "<string>":
-        return  # written by hand
-    for parent in config_class.__mro__[1:]:
-        if parent.__module__.startswith("transformers."):
-            return
-        written = vars(parent).get("__init__")
-        if written is not None and unwrap(written).__code__.co_filename != "<string>":
-            _note("inherited __init__ of a config")
-            config_class.__init__ = written
-            return
-
-
 def bridge_config_defaults(config_class: Any) -> None:
     """Configs had these fields whether they were set or not; those of rotary tables moved.
 
@@ -590,7 +604,6 @@ def _bridge_class(foreign: type) -> None:
             elif issubclass(foreign, ProcessorMixin) and is_line_5():
                 bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
-                bridge_inherited_init(foreign)
                 bridge_rope_scaling(foreign)
                 bridge_config_defaults(foreign)
                 bridge_composition(foreign)
@@ -647,6 +660,12 @@ def _hidden_by(mask: Any, dtype: Any) -> Any:
 
     mask = mask[:, None] if mask.dim() == 3 else mask[:, None, None]
     return (1.0 - mask.to(dtype)) * torch.finfo(dtype).min
+
+
+def _no_init_weights(_enable: bool = True) -> AbstractContextManager[None]:
+    """It could be switched off, and stood elsewhere."""
+    made: Any = importlib.import_module("transformers.initialization").no_init_weights
+    return made() if _enable else nullcontext()
 
 
 def _yes() -> bool:

@@ -26,6 +26,8 @@ from normprobe.failures import (
     refuse_newer_files,
 )
 from normprobe.hooks import run_until
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.own_forward import run_by
 
 CONFIG = """
@@ -127,8 +129,31 @@ def test_a_forward_that_fails_is_told() -> None:
     with pytest.raises(NameError):  # a mistake of the user's own model stays what it is
         run_until(Foreign(), {"x": torch.ones(1)})
     Foreign.__module__ = "transformers_modules.team.modeling_foreign"
-    with pytest.raises(NormprobeError, match=r"Foreign was written for transformers 4\.51\.3"):
+    with pytest.raises(
+        NormprobeError, match=r"Foreign was written for transformers 4\.51\.3"
+    ) as told:
         run_until(Foreign(), {"x": torch.ones(1)})
+    assert "if its inputs do not fit" in told.value.remedy
+
+
+def test_a_package_that_fails_as_it_is_built_is_told_by_its_line(tmp_path: Path) -> None:
+    """No file of the checkpoint is to be checked: its code reads what configs had (Vary)."""
+    config_class = type(
+        "BreakingConfig", (transformers.PretrainedConfig,), {"model_type": "breaking"}
+    )
+
+    def __init__(self: Any, config: Any) -> None:
+        raise AttributeError("'BreakingConfig' object has no attribute 'gone'")
+
+    members = {"config_class": config_class, "__init__": __init__}
+    model_class = type("Breaking", (transformers.PreTrainedModel,), members)
+    transformers.AutoConfig.register("breaking", config_class, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(config_class, model_class, exist_ok=True)
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "breaking", "transformers_version": "4.32.1", "vision_config": {}}'
+    )
+    with pytest.raises(NormprobeError, match=r"was written for transformers 4\.32\.1"):
+        build_on_meta(open_checkpoint(str(tmp_path), trust_remote_code=True))
 
 
 @pytest.mark.parametrize("config", ["4.43.1", transformers.__version__, None])

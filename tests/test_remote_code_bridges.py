@@ -13,6 +13,7 @@ from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    AutoModel,
     CLIPVisionConfig,
     CLIPVisionModel,
     LlamaConfig,
@@ -146,6 +147,18 @@ def test_a_type_that_transformers_took_since_stays_its_own() -> None:
         AutoConfig.register("llava", Older)
 
 
+def test_a_type_of_two_classes_of_a_package_is_that_of_the_last() -> None:
+    """As before (Vary registers one of an OPT, and one of a Qwen)."""
+    first, last = (type("Own", (PretrainedConfig,), {"model_type": "of_two"}) for _ in range(2))
+    notes: list[str] = []
+    with remote_code_bridges.foreign_code(True, notes):
+        AutoConfig.register("of_two", first)
+        AutoConfig.register("of_two", last)
+    assert CONFIG_MAPPING["of_two"] is last
+    assert notes == []
+    vars(CONFIG_MAPPING)["_extra_content"].pop("of_two")
+
+
 def test_each_attention_is_the_one_that_is_left() -> None:
     with remote_code_bridges.foreign_code(True, []):
         module = importlib.import_module("transformers.models.llama.modeling_llama")
@@ -204,20 +217,6 @@ def test_a_generation_setting_of_the_file_is_read_by_older_code() -> None:
 
 
 @pytest.mark.skipif(not is_line_5(), reason="configs are dataclasses since transformers 5")
-def test_a_config_without_an_init_is_made_by_that_of_its_parent() -> None:
-    class Older(PretrainedConfig):
-        def __init__(self, dropout: float = 0.5, use_cache: bool = True, **kwargs: Any) -> None:
-            self.dropout, self.use_cache = dropout, use_cache
-            super().__init__(**kwargs)
-
-    class Heir(Older):
-        model_type = "heir"
-
-    remote_code_bridges._bridge_class(Heir)
-    made: Any = Heir(dropout=0.25, of_the_file=3)
-    assert (made.dropout, made.use_cache, made.of_the_file) == (0.25, True, 3)
-
-
 @pytest.mark.skipif(not is_line_5(), reason="memory without values since transformers 5")
 def test_what_older_code_loads_itself_keeps_its_buffers(tmp_path: Path) -> None:
     class Older(PreTrainedModel):
@@ -344,3 +343,51 @@ def test_weights_that_older_code_initialises_before_it_is_finished() -> None:
 
     remote_code_bridges._bridge_class(Older)
     assert Older(PretrainedConfig()).read.weight.unique().tolist() == [3.0]
+
+
+def test_a_config_class_that_inherits_its_init_keeps_it() -> None:
+    """Such as one that names another type (Vary): transformers 5 makes one of its fields."""
+    notes: list[str] = []
+    with remote_code_bridges.foreign_code(True, notes):
+
+        class Written(PretrainedConfig):
+            model_type = "written"
+
+            def __init__(self, width: int = 7, **kwargs: Any) -> None:
+                super().__init__(**kwargs)
+                self.width = width
+
+        class Heir(Written):
+            model_type = "heir"
+
+        class Fields(LlamaConfig):
+            model_type = "fields"
+
+    assert Heir().width == 7
+    assert Heir(width=9, pad_token_id=3).to_dict()["width"] == 9
+    assert Fields(hidden_size=8, other=2).other == 2
+    assert notes == (["inherited __init__"] if is_line_5() else [])
+
+
+def test_a_model_is_offered_for_a_config_class_whose_name_transformers_has() -> None:
+    """VILA has its own ``SiglipVisionConfig``, and offers a tower for it."""
+    config = type("SiglipVisionConfig", (PretrainedConfig,), {"model_type": "of_a_package"})
+    model = type("Tower", (PreTrainedModel,), {"config_class": config})
+    with pytest.raises(ValueError, match="already used"):
+        AutoModel.register(config, model)
+    with remote_code_bridges.foreign_code(True, []):
+        AutoModel.register(config, model)
+    offered: Any = vars(AutoModel)["_model_mapping"]
+    assert offered._extra_content.pop(config) is model
+
+
+def test_weights_may_stay_as_they_are_made() -> None:
+    with remote_code_bridges.foreign_code(True, []):
+        without = vars(importlib.import_module("transformers.modeling_utils"))["no_init_weights"]
+    weight = torch.ones(2)
+    with without(_enable=True):
+        torch.nn.init.zeros_(weight)
+    assert weight.sum() == 2
+    with without(_enable=False):
+        torch.nn.init.zeros_(weight)
+    assert weight.sum() == 0

@@ -22,8 +22,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo, ParameterInfo
 
 from normprobe.options import (
-    KIND_WORDS,
     PART_ROLES,
+    PART_WORDS,
     Excludes,
     NeededByAll,
     Needs,
@@ -43,9 +43,10 @@ def completed_data(incomplete: str) -> list[str]:
 
 
 def completed_part(incomplete: str) -> list[str]:
-    """What it finds of ``--part``: roles, and of the kind of a model also what it may be."""
-    if incomplete.startswith("kind="):
-        return [f"kind={word}" for word in KIND_WORDS]
+    """What it finds of ``--part``: roles, and of those that are words also which."""
+    role = incomplete.partition("=")[0]
+    if "=" in incomplete and role in PART_WORDS:
+        return [f"{role}={word}" for word in PART_WORDS[role]]
     return [f"{role}=" for role in PART_ROLES]
 
 

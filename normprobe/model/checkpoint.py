@@ -445,8 +445,7 @@ def auto_class(kind: str, config: Any) -> Any:
         return transformers.AutoModelForImageTextToText
     if _retrieves(config):
         return transformers.AutoModelForPreTraining
-    own = getattr(config, "auto_map", None) or {}
-    if "AutoModel" in own and "AutoModelForCausalLM" not in own:
+    if _brings(config, "AutoModel") and not _brings(config, "AutoModelForCausalLM"):
         return transformers.AutoModel
     if reads_sounds(config):
         return transformers.AutoModelForMultimodalLM
@@ -498,15 +497,23 @@ def _retrieves(config: Any) -> bool:
     return known and inside is not None and _is_image_text_to_text(inside)
 
 
+def _brings(config: Any, auto_class: str) -> bool:
+    """Whether other code than that of transformers offers a model by an auto class."""
+    import transformers
+
+    in_repository = auto_class in (getattr(config, "auto_map", None) or {})
+    offered = getattr(transformers, auto_class)._model_mapping._extra_content
+    return in_repository or type(config) in offered
+
+
 def _registers(config: Any, auto_class: str) -> bool:
     """Whether code of its own offers a model by an auto class: in its repository, or installed."""
     import transformers
 
-    in_repository = auto_class in (getattr(config, "auto_map", None) or {})
     mapping = getattr(transformers, auto_class)._model_mapping
     # Of transformers' own it looks at the name alone: LLaVA's code has a LlavaConfig, too.
-    known = mapping._extra_content if is_own_code(config) else mapping
-    return in_repository or type(config) in known
+    native = not is_own_code(config) and type(config) in mapping
+    return native or _brings(config, auto_class)
 
 
 def _writes_text(config: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from normprobe.data.data_set import DataSet
 from normprobe.errors import NormprobeError
-from normprobe.options import AUTO, MODULE_ROLES, TOKEN_ROLES, Output, part_flag
+from normprobe.options import AUTO, PART_ROLES, Output, part_flag
 from normprobe.runs.files import jsonable
 from normprobe.runs.fingerprints import fingerprints
 from normprobe.runs.folder_lock import holds_files
@@ -217,7 +217,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 def _given(name: str, value: Any) -> str:
     """An option and its value as they are typed."""
-    if name in (*MODULE_ROLES, *TOKEN_ROLES, "kind"):
+    if name in PART_ROLES:
         return f"with {part_flag(name, value)}" if value else f"without --part {name}"
     flag = f"--{name.replace('_', '-')}"
     if isinstance(value, list):

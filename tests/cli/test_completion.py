@@ -47,6 +47,7 @@ def started(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
         ("normprobe layers --data pope:r", ["pope:random"]),
         ("normprobe layers --part vi", ["video_token_ids=", "vision_encoder="]),
         ("normprobe layers --part kind=l", ["kind=language"]),
+        ("normprobe layers --part fusion=c", ["fusion=cross-attention"]),
         ("normprobe paper figure1", ["figure1b"]),
         ("normprobe paper --run al", ["all"]),
         ("normprobe show run --table la", ["layers"]),

@@ -155,6 +155,10 @@ def refused(*words: str) -> str:
         ("layers --part tower=x", "expected ROLE=NAME, ROLE one of vision_encoder, projector"),
         ("layers --part projector", "expected ROLE=NAME"),
         ("layers --part kind=video", "expected kind=vision-language, vision-encoder, language"),
+        (
+            "layers --part fusion=late",
+            "expected fusion=in-sequence, prepended, discrete, added, cross",
+        ),
         ("layers --part image_token_ids=a", "expected image_token_ids=ID or ID,ID"),
         ("survey --limit 3", "--limit: changes nothing without a model: name models, or"),
         ("survey --format csv", "--format: changes nothing without a model"),
@@ -231,5 +235,9 @@ def test_parts_are_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
     named: dict[str, object] = {}
     monkeypatch.setattr("normprobe.probe.Probe", lambda _, **how: named.update(dict(how["named"])))
     parts = ["--part", "projector=a.b", "--part=image_token_ids=3,4", "--part", "kind=language"]
+    parts += ["--part", "fusion=cross-attention"]
     CliRunner().invoke(app, ["layers", "x", *parts])
-    assert named == {"projector": "a.b", "image_token_ids": (3, 4), "kind": "language"}
+    assert named == {"projector": "a.b", "image_token_ids": (3, 4)} | {
+        "kind": "language",
+        "fusion": "cross-attention",
+    }

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from support.tiny_models import tiny_model
+from transformers import AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
-from normprobe.model.checkpoint import KINDS, open_checkpoint
+from normprobe.model.checkpoint import KINDS, auto_class, open_checkpoint
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 
@@ -96,6 +97,16 @@ def test_the_class_that_auto_map_names_is_built(repository: Any, tmp_path: Path)
     for _ in range(2):
         model = build_on_meta(open_checkpoint(str(tmp_path), trust_remote_code=True))
         assert type(model).__name__ == "NamedForCausalLM"
+
+
+def test_a_class_that_only_auto_model_offers_is_built_by_it() -> None:
+    """VILA registers no causal language model."""
+    config = type("AloneConfig", (PretrainedConfig,), {"model_type": "alone"})
+    model = type("Alone", (PreTrainedModel,), {"config_class": config})
+    AutoModel.register(config, model)
+    assert auto_class(VISION_LANGUAGE, config()) is AutoModel
+    AutoModelForCausalLM.register(config, model)
+    assert auto_class(VISION_LANGUAGE, config()) is AutoModelForCausalLM
 
 
 def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -> None:

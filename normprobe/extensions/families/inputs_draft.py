@@ -40,10 +40,14 @@ _MASK = re.compile(rf"({_SEEN.pattern}).*mask")
 
 #: Fields of a checkpoint's files and constants of its code: the id that stands for a picture, how
 #: often it does, the side of a picture in pixels. And words of a vocabulary that stand for one.
-_ID = re.compile(r"^(image|img|visual)_(token|pad|patch|context|placeholder)\w*(id|index)$", re.I)
+_ID = re.compile(
+    r"^((image|img|visual)_(token|pad|patch|context|placeholder)\w*(id|index)"
+    r"|(im|image|img)_(pad|patch|context)_token)$",
+    re.I,
+)
 _ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
 _SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
-_WORD = re.compile(r"<\W*(image|img)(_(pad|patch|context|placeholder|token))?\W*>", re.I)
+_WORD = re.compile(r"<[^\w/]*(image|img)(_?(pad|patch|context|placeholder|token))?\W*>", re.I)
 
 _USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
 _GUESS = "a guess"  # in each line that nothing told
@@ -227,7 +231,9 @@ def _by_hand(
     for of_model in type(model).__mro__:
         known += vars(sys.modules[of_model.__module__]).items()
     words = tokenizer.get_vocab() if tokenizer else {}
-    known += [("image_token_id", i) for word, i in words.items() if _WORD.fullmatch(word)]
+    # <img> may open what <imgpad> stands in.
+    meant = sorted(filter(_WORD.fullmatch, words), key=len, reverse=True)
+    known += [("image_token_id", words[word]) for word in meant]
 
     def number(pattern: re.Pattern[str]) -> int | None:
         return next((v for n, v in known if pattern.match(n) and type(v) is int), None)

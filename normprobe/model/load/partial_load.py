@@ -74,7 +74,8 @@ def _failure_words(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
         return NormprobeError(
             f"{name} needs {', '.join(packages)}, not installed here", install(packages)
         )
-    if checkpoint.trust_remote_code and brings_code(config) and not isinstance(error, OSError):
+    own = brings_code(config) or checkpoint.own_code  # of a repository, or of a package
+    if checkpoint.trust_remote_code and own and not isinstance(error, OSError):
         return code_failure(error, name, getattr(config, "transformers_version", None))
     if isinstance(error, ImportError):
         return NormprobeError(

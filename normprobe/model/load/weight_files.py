@@ -92,7 +92,19 @@ class WeightFiles:
         raise NormprobeError(
             f"{repository.name} holds no weights: looked for {formats[0][0]} and "
             f"{WEIGHTS_NAME}, whole or with an index",
-            FETCH_AGAIN,
+            self._of_parts() or FETCH_AGAIN,
+        )
+
+    def _of_parts(self) -> str:
+        """What to do where folders inside a local one hold weights, which its code reads itself."""
+        root = Path(self.repository.source)
+        files = root.glob("*/*.safetensors") if self.repository.is_local else ()
+        folders = sorted({file.parent.name for file in files})
+        if not folders:
+            return ""
+        return (
+            f"weights lie in {', '.join(folders)}, which the model's code reads itself: make the "
+            "model as its code does, and pass it as Probe(model)"
         )
 
     @property

@@ -214,6 +214,31 @@ def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None
     return [*image_sizes]
 
 
+@pytest.mark.parametrize(
+    ("field", "words", "meant"),
+    [
+        ({}, ("</img>", "<img>", "<imgpad>"), "<imgpad>"),
+        ({}, ("</image>", "<image>"), "<image>"),
+        ({"im_patch_token": 9, "im_start_token": 7}, ("<img>",), 9),
+    ],
+)
+def test_what_stands_for_a_picture_is_no_end_of_one(
+    field: dict[str, int], words: tuple[str, ...], meant: str | int, tmp_path: Path
+) -> None:
+    a_checkpoint(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {
+        "model_type": "of_nobody",
+        **field,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer = byte_tokenizer(words, None)
+    tokenizer.save_pretrained(tmp_path)
+    assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
+    told = (tmp_path / "begun.py").read_text()
+    expected = tokenizer.convert_tokens_to_ids(meant) if isinstance(meant, str) else meant
+    assert f"IMAGE_IDS = [{expected}] *" in told
+
+
 def check_norms(body: Inserting, rows: list, table: object) -> None:
     """Each layer and group beside float64, of prompts that are written here."""
     vocabulary = byte_tokenizer((), None)

@@ -108,6 +108,16 @@ def test_tensors_come_by_ranges_of_bytes(keys: list[str], tmp_path: Path) -> Non
         assert torch.equal(found[key], WEIGHTS[key])
 
 
+def test_a_folder_whose_weights_lie_in_folders_of_parts(tmp_path: Path) -> None:
+    """VILA loads its language model, tower and projector one by one."""
+    for part in ("tower", "llm"):
+        (tmp_path / part).mkdir()
+        save_file({"weight": torch.zeros(1)}, tmp_path / part / "model.safetensors")
+    with pytest.raises(NormprobeError) as told:
+        _ = files_of(tmp_path).file_of
+    assert told.value.remedy.startswith("weights lie in llm, tower, which the model's code reads")
+
+
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     with pytest.raises(NormprobeError, match=r"looked for model\.safetensors and pytorch_model"):
         _ = files_of(tmp_path).file_of
