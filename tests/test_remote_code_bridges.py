@@ -216,7 +216,6 @@ def test_a_generation_setting_of_the_file_is_read_by_older_code() -> None:
     assert not hasattr(config, "max_length")
 
 
-@pytest.mark.skipif(not is_line_5(), reason="configs are dataclasses since transformers 5")
 @pytest.mark.skipif(not is_line_5(), reason="memory without values since transformers 5")
 def test_what_older_code_loads_itself_keeps_its_buffers(tmp_path: Path) -> None:
     class Older(PreTrainedModel):
