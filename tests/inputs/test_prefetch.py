@@ -329,7 +329,7 @@ def test_a_window_that_is_being_made_counts_as_the_largest():
     assert 2 in roomy(windows, 6)  # 40, 10 and 40
     windows.begin(2)
     assert 3 not in roomy(windows, 6)
-    windows.taken(0)
+    windows.mark_taken(0)
     assert 3 in roomy(windows, 6)  # 10, 40 and 40
 
 
@@ -337,7 +337,7 @@ def test_the_window_that_is_taken_next_is_made_however_large():
     windows = InFlight(3, most=100)
     windows.begin(0)
     windows.made(0, 1000)
-    windows.taken(0)
+    windows.mark_taken(0)
     assert roomy(windows, 3) == [0, 1]
     windows.ended()  # nobody waits for a reader that is gone
     windows.begin(2)
