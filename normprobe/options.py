@@ -35,7 +35,7 @@ TOKEN_ROLES = ("image_token_ids", "video_token_ids", "audio_token_ids")
 FUSION_WORDS = ("in-sequence", "prepended", "discrete", "added", "cross-attention")
 PART_ROLES = (*MODULE_ROLES, *TOKEN_ROLES, "fusion", "kind")
 KIND_WORDS = ("vision-language", "vision-encoder", "language")
-PART_WORDS = {"kind": KIND_WORDS, "fusion": FUSION_WORDS}
+WORDS_OF_ROLE = {"kind": KIND_WORDS, "fusion": FUSION_WORDS}
 
 
 class Needs:
@@ -117,7 +117,7 @@ def _part(text: str) -> tuple[str, Any]:
                 f"expected ROLE=NAME, ROLE one of {', '.join(PART_ROLES)}; received {text!r}",
             )
         )
-    words = PART_WORDS.get(role, (name,))
+    words = WORDS_OF_ROLE.get(role, (name,))
     if name not in words:
         expected = f"expected {role}={', '.join(words)}; received {text!r}"
         raise typer.BadParameter(did_you_mean(name, words, expected))

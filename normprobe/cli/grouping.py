@@ -23,7 +23,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from normprobe.options import (
     PART_ROLES,
-    PART_WORDS,
+    WORDS_OF_ROLE,
     Excludes,
     NeededByAll,
     Needs,
@@ -45,8 +45,8 @@ def completed_data(incomplete: str) -> list[str]:
 def completed_part(incomplete: str) -> list[str]:
     """What it finds of ``--part``: roles, and of those that are words also which."""
     role = incomplete.partition("=")[0]
-    if "=" in incomplete and role in PART_WORDS:
-        return [f"{role}={word}" for word in PART_WORDS[role]]
+    if "=" in incomplete and role in WORDS_OF_ROLE:
+        return [f"{role}={word}" for word in WORDS_OF_ROLE[role]]
     return [f"{role}=" for role in PART_ROLES]
 
 

@@ -222,7 +222,9 @@ def named(grid: Grid, words: tuple[str, str], rows: Sequence[Any], columns: Sequ
     return grid | {"words": list(words), "rows": list(rows), "columns": list(columns)}
 
 
-def over_picture(grid: Grid, picture: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Grid:
+def grid_over_picture(
+    grid: Grid, picture: int, x: NDArray[np.float64], y: NDArray[np.float64]
+) -> Grid:
     """A grid that lies over a picture."""
     edges = {name: [round(float(edge), 4) for edge in ends] for name, ends in (("x", x), ("y", y))}
     return grid | {"picture": picture} | edges

@@ -17,10 +17,10 @@ from normprobe.report.page.blocks import (
     curves,
     grid,
     grid_of,
+    grid_over_picture,
     heading,
     named,
     note,
-    over_picture,
     photograph_url,
 )
 from normprobe.report.page.blocks import shown_table as shown
@@ -157,7 +157,7 @@ def picture_grids(run: RunStore) -> dict[str, Any] | None:
     cells = np.concatenate([values.ravel() for _, values, *_ in drawn])
     end = max(2.0, float(np.nanpercentile(cells, _MOST)))
     maps = [
-        over_picture(grid_of(label, values, middle=1, end=end, log=True), picture, *edges)
+        grid_over_picture(grid_of(label, values, middle=1, end=end, log=True), picture, *edges)
         for label, values, picture, edges in drawn
     ]
     return {"unit": "x even attention", "pictures": pictures, "maps": maps}
