@@ -95,7 +95,7 @@ def _run(block: Block, desk: Path) -> None:
         assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
         return
     for _, *words in commands:
-        few = ["-n", "8"] if words[0] == "cause" and "-n" not in words else []
+        few = ["-n", "4"] if words[0] == "cause" and "-n" not in words else []
         process = Forked(desk, [*words, *few], {})
         ended = process.wait(300)
         process.close()
