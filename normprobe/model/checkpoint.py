@@ -10,7 +10,15 @@ from traceback import extract_tb
 from typing import Any
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
-from normprobe.failures import hub_answers, install, missing_packages, other_version
+from normprobe.failures import (
+    code_failure,
+    hub_answers,
+    install,
+    is_newer,
+    missing_packages,
+    other_version,
+    refuse_newer_files,
+)
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.model.config import (
     ADAPTER_CONFIG,
@@ -99,7 +107,6 @@ def open_checkpoint(
     """Read the config of a checkpoint and tell what kind of model it is."""
     from transformers import AutoConfig, PretrainedConfig
 
-    from normprobe.failures import code_failure, refuse_newer_files
     from normprobe.remote_code_bridges import (
         bridge_auto_map,
         bridge_missing_flash_attention,
@@ -615,8 +622,6 @@ def _explained(
     from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
     from transformers import CONFIG_MAPPING
-
-    from normprobe.failures import is_newer, other_version
 
     if "trust_remote_code" in str(error):
         return _not_trusted(model)

@@ -23,6 +23,7 @@ Keys (a missing key is left to ``find_parts``, None says that there is no such p
 from typing import Any
 
 from normprobe.inputs.inputs_file import family_file
+from normprobe.options import FUSION_WORDS
 
 #: What can be said of a model type, or named by hand.
 OVERRIDE_KEYS = (
@@ -45,11 +46,7 @@ OVERRIDE_KEYS = (
     "stream",
 )
 
-IN_SEQUENCE = "in-sequence"
-PREPENDED = "prepended"
-DISCRETE = "discrete"
-ADDED = "added"
-CROSS_ATTENTION = "cross-attention"
+IN_SEQUENCE, PREPENDED, DISCRETE, ADDED, CROSS_ATTENTION = FUSION_WORDS
 PERTURBATION = "perturbation"
 
 #: How visual tokens meet text, and what that means for the output.

@@ -267,7 +267,8 @@ def _typed(argv: list[Any]) -> list[str]:
 
 def _shared(record: Mapping[str, Any]) -> str:
     """What ``run.json`` says, for others: without where this package is installed."""
-    text = json_text({**record, "argv": _typed(record.get("argv", []))})
+    typed = {"argv": _typed(record["argv"])} if record.get("argv") else {}
+    text = json_text({**record, **typed})
     for folder in (bundled_data_dir(), Path(normprobe.__file__).parent):
         text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")
     return text

@@ -252,6 +252,12 @@ def test_a_page_does_not_say_where_the_package_is_installed(tmp_path: Path) -> N
     text = unescape(page_of_folders(run))
     assert json.dumps(str(Path("scenes", "scenes.jsonl"))) in text
     assert str(Path(normprobe.__file__).parents[1]) not in text
+    assert '"argv": [\n    "normprobe",' in text
+
+
+def test_a_record_without_a_command_line_is_shown_as_it_is(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "one", "layers", record={}, layers=made_tables.layers())
+    assert ('"argv"' in unescape(page_of_folders(run))) == ("argv" in load_run(run).record)
 
 
 def test_of_one_run_everything_is_shared() -> None:
