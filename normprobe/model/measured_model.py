@@ -213,7 +213,7 @@ class MeasuredModel:
             if traced is None and attends:
                 return  # it may run behind layer 1
             if traced is None and self.found_by != "by hand":
-                raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, role, "NAME"))
+                raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, **{role: "NAME"}))
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if traced is not None:
                 said = f"{problem}: it {does}; a trace found {getattr(traced, role).name}"

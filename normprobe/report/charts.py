@@ -27,6 +27,7 @@ from normprobe.report.figures.lines import (
     in_sight,
     legend_below,
     panels,
+    show_whole_lines,
 )
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -376,8 +377,7 @@ def limit_cosine(drawn: Iterable[Axes], values: ArrayLike) -> None:
     lowest = float(np.nanmin(np.append(np.asarray(values, float), 1.0)))
     for axes in drawn:
         axes.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
-        for line in axes.get_lines():
-            line.set_clip_on(False)  # lines that run along the top are not cut in half
+        show_whole_lines(axes)
 
 
 def _add_range(axes: Axes, low: float, high: float) -> None:

@@ -135,8 +135,9 @@ def test_an_image_that_is_left_out_is_told(model_and_inputs: tuple[Any, dict[str
 def test_inspect_calls_it_no_language_model(run: Run, repository: Repository) -> None:
     folder = repository("inplace")
     result = run("inspect", folder, TRUST)
-    command = f"normprobe layers {folder} {TRUST} --part vision_encoder"
-    assert_two_lines(result, "speaks of images", "img_processor", "embd_layer", command)
+    option = "add --part vision_encoder=NAME --part projector=NAME"
+    command = f"normprobe inputs {folder} {TRUST} --write inputs.py"
+    assert_two_lines(result, "speaks of images", "img_processor", "embd_layer", option, command)
     named = [f"--part={role}={name}" for role, name in NAMES.items()]
     result = run("inspect", folder, TRUST, *named, "--part=image_token_ids=-1")
     assert result.exit_code == 0, result.output

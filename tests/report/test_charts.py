@@ -24,7 +24,7 @@ from normprobe.report.charts import (
 )
 from normprobe.report.charts import charts as tidy_charts
 from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
-from normprobe.report.figures.style import GROUP_LOOKS
+from normprobe.report.figures.style import GROUP_LOOKS, image_bytes
 from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
 
 LAYERS = 5
@@ -171,6 +171,16 @@ def test_what_is_not_in_the_table_is_not_in_the_legend() -> None:
     (turn, *_) = axes_of(one_image, TURN)
     assert legend(turn) == [VISUAL, TEXT, SPECIAL, STRUCTURAL]
     assert not fills(turn)
+
+
+def test_a_band_that_leaves_a_panel_leaves_the_layout_as_it_is() -> None:
+    wide = TABLE.assign(turn_mean_band_low=-9.0, turn_mean_band_high=9.0)
+    heights = []
+    for table in (TABLE, wide):
+        (turn, *_) = axes_of(table, replace(TURN, scale="cosine"))
+        image_bytes(turn.figure, "png")  # the layout that collapses is a warning, here an error
+        heights.append(turn.get_position().height)
+    assert heights[1] == pytest.approx(heights[0], rel=0.05)
 
 
 @pytest.mark.parametrize("group", [VISUAL, TEXT])

@@ -76,11 +76,9 @@ def _draw(axes: Axes, of_panel: pd.DataFrame, scale: ScalarMappable | None) -> N
                 look = look._replace(color=step_color(scale, rows["step"].iloc[0]))
             elif several:
                 look = look._replace(linestyle=_STYLES[place])
-            draw_estimate(axes, rows, "mean", look, group)
-            line = axes.get_lines()[-1]
-            line.set_clip_on(False)  # lines that run along the top are not cut in half
-            if scale is None and several:
-                line.set(**_MARKERS[place])
+            marks = _MARKERS[place] if scale is None and several else {}
+            # A line that runs along the top is not cut in half.
+            draw_estimate(axes, rows, "mean", look, group, clip_on=False, **marks)
             axes.plot(rows["layer"], rows["published"], **_published(look.color))
 
 

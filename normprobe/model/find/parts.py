@@ -190,13 +190,16 @@ def check_name(model: nn.Module, role: str, name: str) -> None:
         )
 
 
-def by_hand(model: nn.Module, role: str, value: str) -> str:
-    """The remedy that names a part by hand, with MODEL and a candidate filled in where known."""
-    trust = " --trust-remote-code" if runs_own_code(model) else ""
-    source = getattr(model, "name_or_path", "") or "MODEL"
-    named = f"name it by hand: normprobe layers {source}{trust} --part {role}={value}"
-    begun = f"; or say how it is run: normprobe inputs {source}{trust} --write inputs.py"
-    return named + begun * bool(trust)
+def by_hand(model: nn.Module, **named: str) -> str:
+    """The remedy that names parts by hand, roles and candidates for them, as a user writes it."""
+    options = " ".join(f"--part {role}={value}" for role, value in named.items())
+    remedy = f"name {'it' if len(named) == 1 else 'them'} by hand: add {options}"
+    remedy += f" (in Python: named={named})"
+    if runs_own_code(model):
+        source = getattr(model, "name_or_path", "") or "MODEL"
+        begun = f"normprobe inputs {source} --trust-remote-code --write inputs.py"
+        remedy += f"; or say how it is run: {begun}"
+    return remedy
 
 
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:

@@ -105,7 +105,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         raise NormprobeError(
             f"{type(model).__name__} has neither a vision encoder (get_encoder(modality='image')) "
             f"nor a text embedding (get_input_embeddings()); children: {children_of(model)}",
-            by_hand(model, "text_embedding", largest(model, nn.Embedding, names)),
+            by_hand(model, text_embedding=largest(model, nn.Embedding, names)),
         )
     class_rows = override.get("class_rows", class_rows_of(encoder))
     if embedding is None:
@@ -116,7 +116,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         raise NormprobeError(
             f"no decoder layers found in {type(model).__name__}: looked for a list of "
             f"{_layers_in_words(model)}; candidates: {candidates(model, names)}",
-            by_hand(model, "decoder_layers", largest(model, nn.ModuleList, names)),
+            by_hand(model, decoder_layers=largest(model, nn.ModuleList, names)),
         )
     language = [decoder, layers.module, embedding.module]
     projector = part("projector", lambda: _projector(model, encoder, language))
@@ -322,7 +322,7 @@ def _refuse_unseen_images(model: nn.Module) -> None:
             f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
             f"; modules: {', '.join(modules[:3]) or 'none'}), but its structure tells neither a "
             "vision encoder nor a projector",
-            by_hand(model, "vision_encoder=NAME --part projector", "NAME"),
+            by_hand(model, vision_encoder="NAME", projector="NAME"),
         )
 
 
@@ -336,7 +336,7 @@ def _refuse_language_inside(
             raise NormprobeError(
                 f"{part.name or 'the model itself'} of {type(model).__name__} is no {words}: it "
                 "holds the decoder layers or the text embedding",
-                by_hand(model, role, "NAME"),
+                by_hand(model, **{role: "NAME"}),
             )
 
 
@@ -358,7 +358,7 @@ def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int
         raise NormprobeError(
             f"the config of {type(model).__name__} names no image token: expected one of "
             f"{', '.join(IMAGE_TOKEN_FIELDS)}",
-            by_hand(model, "image_token_ids", "ID")
+            by_hand(model, image_token_ids="ID")
             + ", the id that stands for an image patch in the prompt",
         )
     return ids

@@ -13,7 +13,7 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import computed_inside
 from normprobe.inputs.on_device import inputs_for, pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
-from normprobe.model.find.parts import Part, Parts, check_name, class_rows_of
+from normprobe.model.find.parts import Part, Parts, by_hand, check_name, class_rows_of
 from normprobe.model.find.structure import find_parts, video_and_audio_ids
 from normprobe.model.tracing.language import (
     find_language,
@@ -310,12 +310,17 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
                 f"the inputs ({', '.join(flattened(inputs))}) hold no token ids [batch, seq], so "
                 "nothing shows which modules read the words: name decoder_layers, text_embedding, "
                 "projector and vision_encoder",
-                "name the parts by hand",
+                by_hand(
+                    model,
+                    **dict.fromkeys(
+                        ("decoder_layers", "text_embedding", "projector", "vision_encoder"), "NAME"
+                    ),
+                ),
             )
         if getattr(traced, role) is None:
             raise NormprobeError(
                 f"no {role.replace('_', ' ')} among what ran reads the ids as they were passed",
-                "name the parts by hand",
+                by_hand(model, **{role: "NAME"}),
             )
     return _as_parts(model, traced)
 

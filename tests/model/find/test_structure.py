@@ -83,11 +83,14 @@ def test_parts_named_by_hand_are_taken() -> None:
     assert parts.image_token_ids == (7,)
 
 
-def test_the_error_prints_the_command_with_the_best_candidate() -> None:
+def test_the_error_prints_the_option_with_the_best_candidate() -> None:
     with pytest.raises(NormprobeError) as failure:
         find_parts(Odd())
     assert "tall (3)" in failure.value.problem
-    assert failure.value.remedy.endswith("normprobe layers someone/odd --part decoder_layers=tall")
+    assert failure.value.remedy == (
+        "name it by hand: add --part decoder_layers=tall (in Python: "
+        "named={'decoder_layers': 'tall'})"
+    )
 
 
 def test_a_name_that_is_no_module_suggests_one_that_is() -> None:
