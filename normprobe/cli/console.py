@@ -299,7 +299,8 @@ def _quiet_libraries() -> None:
     """Loading bars and warnings of the libraries are messages that nobody asked for."""
     # What a checkpoint's own code calls will change one day: its user cannot change that.
     warnings.simplefilter("ignore", FutureWarning)
-    warnings.filterwarnings("ignore", module="transformers_modules")
+    for published in ("transformers_modules", "timm"):
+        warnings.filterwarnings("ignore", module=published)
     logging.getLogger("transformers_modules").setLevel(logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")

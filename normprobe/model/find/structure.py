@@ -57,7 +57,7 @@ _ROLES = {
 _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
 #: Children of the encoder's parent that are no projector.
-_NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel")
+_NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel|^gen_")
 
 #: Children of the audio encoder's parent that project what it hands over.
 _OF_SOUND = re.compile(r"(audio|speech|sound)(?!.*(tower|encoder|model)$)")

@@ -172,7 +172,7 @@ def _draw_outline(axes: Axes, layers: NDArray[Any], ends: NDArray[np.float64], c
 
 
 def show_whole_lines(axes: Axes) -> None:
-    """Do not cut lines in half that run along the top; bands, which may leave the panel, are cut."""
+    """Do not cut lines in half that run along the top; bands may leave the panel, and are cut."""
     for line in axes.get_lines():
         line.set_clip_on(line.get_label() == f"_{BAND_WORDS}")
 

@@ -43,6 +43,14 @@ def test_parts(model_type):
     assert found(model_of(model_type)) == found(bare) == PARTS[model_type]
 
 
+def test_what_makes_images_projects_none() -> None:
+    """As in models that both read images and make them: a table of codes, and a head."""
+    model = tiny_model("llava")
+    model.model.gen_embed = nn.Embedding(99, 8)
+    model.model.gen_aligner = nn.Linear(8, 8)
+    assert found(model) == PARTS["llava"]
+
+
 # --- parts named by hand, and errors that print the command to name them with ---------------------
 
 
