@@ -21,13 +21,13 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from normprobe.report.figures.lines import (
+    BAND_WORDS,
     Given,
     draw_estimate,
     ends_drawn,
     in_sight,
     legend_below,
     panels,
-    show_whole_lines,
 )
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -377,7 +377,8 @@ def limit_cosine(drawn: Iterable[Axes], values: ArrayLike) -> None:
     lowest = float(np.nanmin(np.append(np.asarray(values, float), 1.0)))
     for axes in drawn:
         axes.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
-        show_whole_lines(axes)
+        for line in axes.get_lines():  # those along the top are not cut in half, bands may leave
+            line.set_clip_on(line.get_label() == f"_{BAND_WORDS}")
 
 
 def _add_range(axes: Axes, low: float, high: float) -> None:

@@ -171,12 +171,6 @@ def _draw_outline(axes: Axes, layers: NDArray[Any], ends: NDArray[np.float64], c
     axes.add_artist(line)
 
 
-def show_whole_lines(axes: Axes) -> None:
-    """Do not cut lines in half that run along the top; bands may leave the panel, and are cut."""
-    for line in axes.get_lines():
-        line.set_clip_on(line.get_label() == f"_{BAND_WORDS}")
-
-
 def ends_drawn(panels: Iterable[Axes], across: Iterable[str] = ()) -> list[Artist]:
     """For a legend: what fills and dotted outlines are, as far as panels have them."""
     drawn = [(axes, artist) for axes in panels for artist in axes.get_children()]
