@@ -1,7 +1,6 @@
 """Weight files in every format, whole and damaged."""
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,4 +221,15 @@ def test_sizes_are_those_on_disk(tmp_path: Path) -> None:
     weights = files_of(write(tmp_path, "sharded safetensors"))
     expected = sum(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
     assert weights.size_of(weights.files) == expected
-    shutil.rmtree(tmp_path)
+    assert weights.size_of(["w-1.safetensors"]) == (tmp_path / "w-1.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize(("layout", "said"), [("safetensors", None), ("sharded safetensors", 1)])
+def test_sizes_that_nobody_knows_are_those_of_the_index(
+    layout: str, said: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = files_of(write(tmp_path, layout))
+    monkeypatch.setattr(Repository, "sizes", lambda _, files: dict.fromkeys(files))
+    assert weights.size_of(weights.files) == said
+    if said is not None:
+        assert weights.size_of(["w-1.safetensors"]) is None

@@ -1,7 +1,9 @@
 """The page of runs: what stands in it, and that strangers' text stays text."""
 
+import gzip
 import json
 import re
+from base64 import b64decode
 from html import unescape
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from support.read_page import Reader, drawn, page_of_folders
 
 import normprobe
 from normprobe.data.data_set import bundled_data_dir
-from normprobe.report.page.blocks import block, note, verdict_block
+from normprobe.report.page.blocks import block, compressed_tables, note, verdict_block
 from normprobe.report.page.document import (
     Section,
     measured,
@@ -65,6 +67,17 @@ def test_every_run_has_its_section(tmp_path: Path, layers: Path) -> None:
     ):
         assert words in read.text
     assert ("alt", "heat") in read.attributes
+
+
+def test_tables_are_packed_without_the_time(layers: Path) -> None:
+    """The same run gives the same page, whenever it is written."""
+    ((name, url),) = compressed_tables(load_run(layers))
+    packed = b64decode(url.partition(",")[2])
+    assert (name, gzip.decompress(packed)) == (
+        "layers.csv.gz",
+        (layers / "layers.csv").read_bytes(),
+    )
+    assert packed[4:8] == bytes(4)  # where gzip keeps the time
 
 
 def scaled(factor: float, folder: Path) -> Path:

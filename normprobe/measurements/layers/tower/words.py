@@ -46,7 +46,7 @@ def growth(table: pd.DataFrame, modality: str) -> list[Finding]:
         f"In the {modality} tower {called} have a mean norm of {significant(norms[0])} before the "
         f"first block and {significant(norms[-1])} behind the last, block {numbers[-1]}."
     )
-    alone = f"Block {numbers[1:][most]} alone makes it {times(steps[most])}."
+    alone = f"Block {numbers[1:][most]} alone makes it {times(steps[most])} as large."
     jumps = not 1 / _JUMP < steps[most] < _JUMP
     return [Finding("norm", told), Finding("norm.block", alone * jumps)]
 

@@ -55,6 +55,8 @@ def test_a_panel_a_query_and_layer_and_no_row_is_half_empty(layers, columns):
     assert [axes.get_title() for axes in panels] == shown
     assert panels[0].get_subplotspec().get_gridspec().ncols == columns
     assert max(axes.get_tightbbox().x1 for axes in panels) > 0.9 * drawing.bbox.width
+    first_of_rows = panels[::columns]
+    assert sum(axes.bbox.height for axes in first_of_rows) > 0.4 * drawing.bbox.height
 
 
 def test_the_target_box_is_drawn_in_every_panel_where_it_is():
