@@ -71,7 +71,7 @@ def test_every_run_has_its_section(tmp_path: Path, layers: Path) -> None:
 
 def test_tables_are_packed_without_the_time(layers: Path) -> None:
     """The same run gives the same page, whenever it is written."""
-    ((name, url),) = compressed_tables(load_run(layers))
+    ((name, url),) = compressed_tables(RunFolder.open(layers))
     packed = b64decode(url.partition(",")[2])
     assert (name, gzip.decompress(packed)) == (
         "layers.csv.gz",
