@@ -87,6 +87,7 @@ def test_a_port_is_told_where_it_differs_and_why(
     assert done.exit_code == 1, done.output
     told = json.loads(done.stdout)
     assert told["verdict"] == "not the same"
+    assert "costs" not in told
     assert "from projector output on" in told["sentence"]
     assert "1 / the square root of a hidden size, 128" in told["sentence"]
     first = next(row for row in told["table"] if row["differs"])

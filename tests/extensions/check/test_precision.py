@@ -72,6 +72,9 @@ def test_what_another_dtype_costs_is_what_its_answers_and_next_tokens_say() -> N
     assert means.loc[("all", "kl"), "now"] == pytest.approx(np.mean(divergences), rel=1e-2)
     for (name, when), values in by_hand.items():
         assert means.loc[("all", name), when] == pytest.approx(np.mean(values), rel=1e-6)
+    for name in ("nll", "accuracy"):
+        change = np.mean(by_hand[name, "now"]) - np.mean(by_hand[name, "before"])
+        assert means.loc[("all", name), "mean"] == pytest.approx(change, abs=1e-6)
 
 
 @pytest.mark.parametrize("was", [[0.7, 0.2, 0.06, 0.04], [0.5, 0.3, 0.2, 0.0]])

@@ -20,6 +20,7 @@ from normprobe import NormprobeError, Run, load_run
 from normprobe.extensions.survey import measuring
 from normprobe.extensions.survey.models import ListedModel
 from normprobe.options import Loading, Output, Sampling
+from normprobe.runs.processes import Ended, Send
 
 ONE = Sampling(limit=1)
 HOW = measuring.How(("interface",), ONE, Loading(), timeout=None)
@@ -129,6 +130,33 @@ def test_models_whose_names_look_the_same_have_folders_of_their_own(
     run = survey(models("org/a", "org--a"), tmp_path / "out")
     assert sorted(f.name for f in (tmp_path / "out/models").iterdir()) == ["org--a", "org--a~2"]
     assert run.tables["models"]["model"].tolist() == measured == ["org/a", "org--a"]
+
+
+def in_this_process(work: Callable[[Send], None], log: Path, *, timeout: float | None) -> Ended:
+    sent: list[Any] = []
+    work(sent.append)
+    return Ended(sent, "")
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_what_fails_of_a_model_is_told_and_the_rest_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(measuring, "done_apart", in_this_process)
+    how = replace(HOW, measurements=("interface", "grounding", "embeddings"))
+    told = measuring.measured_apart(ListedModel("specimen"), how, tmp_path / "specimen")
+    assert list(told["failures"]) == ["grounding"]
+    assert (told["model"], told["revision"], told["fetched_bytes"]) == ("specimen", "", 0)
+    assert 2**27 < told["peak_memory"] < 2**36
+    assert measuring.outcome_in(tmp_path / "specimen") == told
+    interface = load_run(tmp_path / "specimen/interface")
+    assert interface.record["options"]["limit"] == 1
+    for run in (interface, load_run(tmp_path / "specimen/embeddings")):
+        assert run.record["status"] == "complete"
+
+    told = measuring.measured_apart(ListedModel(str(tmp_path / "none")), how, tmp_path / "other")
+    assert list(told["failures"]) == ["model"]
+    assert (told["fetched_bytes"], told["peak_memory"]) == (0, None)
 
 
 def late() -> None:

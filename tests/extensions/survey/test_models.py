@@ -75,15 +75,18 @@ def test_the_hub_cache_stays_as_it_was_and_of_new_models_what_is_kept(
     keep: str, tmp_path: Path
 ) -> None:
     before = fetched(tmp_path / "shared/models--org--before")
+    data = fetched(tmp_path / "shared/datasets--org--data")
     held = contents(before)
     cache = HubCache(tmp_path / "survey", tmp_path / "shared", keep)
     cache.open()
     own = tmp_path / "survey/cache/hub"
     linked = own / before.name / "snapshots/main/model.safetensors"
     assert linked.exists() == (keep != "all")
+    assert (own / data.name).is_symlink() == (keep != "all")
     new = fetched(own / "models--org--new")
     cache.close()
     assert contents(before) == held
+    assert contents(data)
     assert linked.exists() == (keep == "config")
     left = {Path(name).name for name in contents(new)} if new.exists() else set()
     assert (

@@ -124,6 +124,10 @@ def test_a_frame_stands_around_the_place_in_its_own_picture():
     assert frame.get_width() == pytest.approx((place["right"] - place["left"]) * 60, abs=1)
     middle = frame.get_x() + frame.get_width() / 2
     assert sum(axes.get_xlim()) / 2 == pytest.approx(middle)
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    down = place["bottom"] - place["top"]
+    assert (right - left) / frame.get_width() == pytest.approx((bottom - top) / (down * 40), rel=0.1)
+    assert top < frame.get_y() < bottom
 
 
 def test_a_token_of_padding_has_no_crop():

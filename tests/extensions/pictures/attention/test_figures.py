@@ -104,4 +104,5 @@ def test_cells_of_heads_are_the_numbers_of_the_first_query():
         (mesh,) = axes.collections
         grid = first.pivot(index="layer", columns="head", values=column).to_numpy()
         np.testing.assert_allclose(mesh.get_array().filled(np.nan), grid)
+        assert mesh.get_clim() == (0, np.nanmax(grid) if column == "share_mean" else 1)
     assert panels[0].yaxis_inverted()
