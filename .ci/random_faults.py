@@ -122,6 +122,8 @@ def changeable(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
                 continue
             if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
                 continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue  # said for whoever reads it: what is zipped has one length
             if isinstance(child, ast.expr | ast.stmt):
                 yield child
             yield from changeable(child)

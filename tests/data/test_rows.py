@@ -6,7 +6,14 @@ import pytest
 
 from data.published import mmbench_row, write_lines, write_mmbench
 from normprobe.data.data_set import open_data
-from normprobe.data.rows import BadRow, BadRows, Place, RefusedSample, require_columns
+from normprobe.data.rows import (
+    BadRow,
+    BadRows,
+    Place,
+    RefusedSample,
+    printable,
+    require_columns,
+)
 from normprobe.errors import NormprobeError
 
 
@@ -102,3 +109,16 @@ def test_columns_that_are_missing_or_there_twice(received, message):
         require_columns(received, ["index", "A"], "x.tsv")
     assert re.search(message, refusal.value.problem)
     assert "\n" not in refusal.value.problem
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("caf\u00e9", "'caf\u00e9'"),
+        ("caf\u00e9\u202e\n", r"'caf\xe9\u202e\n'"),  # text that runs backwards stays in its place
+        (3.5, "3.5"),
+        ("x" * 99, "'" + "x" * 59),
+    ],
+)
+def test_a_cell_is_shown_in_one_short_line(value: object, shown: str) -> None:
+    assert printable(value) == shown

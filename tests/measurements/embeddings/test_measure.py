@@ -101,6 +101,7 @@ def test_named_tokens_rank_in_the_whole_vocabulary() -> None:
         ["a", 0, 4, 1.0],
     ]
     assert set(found["end"]) == {"named"}
+    assert set(found["table"]) == {"text"}
 
 
 def test_the_histogram_holds_every_row_once(weight: torch.Tensor) -> None:

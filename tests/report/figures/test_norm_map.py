@@ -126,7 +126,9 @@ def test_a_frame_stands_around_the_place_in_its_own_picture():
     assert sum(axes.get_xlim()) / 2 == pytest.approx(middle)
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     down = place["bottom"] - place["top"]
-    assert (right - left) / frame.get_width() == pytest.approx((bottom - top) / (down * 40), rel=0.1)
+    assert (right - left) / frame.get_width() == pytest.approx(
+        (bottom - top) / (down * 40), rel=0.1
+    )
     assert top < frame.get_y() < bottom
 
 
