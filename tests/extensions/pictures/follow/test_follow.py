@@ -281,7 +281,6 @@ def test_registers_that_nobody_attends_to_are_not_named():
     assert named <= 2  # 5 % of 40
 
 
-@pytest.mark.slow
 def test_all_stages_are_on_one_axis():
     axes = draw_follow("", tables(made(True, 0, images=6))["follow"]).axes[-1]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "P", *"0123"]
