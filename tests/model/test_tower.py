@@ -11,7 +11,7 @@ from torch import nn
 from normprobe import NormprobeError, Probe, find_parts
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tower import TowerModel, blocks_of
-from normprobe.schema import IMAGE_NUMBERS, PADDING, SPECIAL, TOKEN_GROUPS
+from normprobe.schema import IMAGE_NUMBERS, PADDING, SPECIAL, TOKEN_GROUPS, VISUAL
 from normprobe.tidy import select
 from normprobe.versions import is_line_5
 
@@ -108,6 +108,16 @@ def test_pictures_and_videos_are_not_read_together() -> None:
     inputs = tiny_media(model)
     with pytest.raises(NormprobeError, match="one after the other"):
         Probe(model).layers(inputs, tower="vision")
+
+
+def test_the_rows_of_a_video_alone_are_visual() -> None:
+    model = model_of("qwen2_vl")
+    inputs = {name: each for name, each in tiny_media(model).items() if name != "pixel_values"}
+    inputs.pop("image_grid_thw")
+    tower = tower_of(model)
+    assert tower.reads(inputs) == "video"
+    groups = tower.batch(inputs).prompt_groups
+    assert set(groups.flatten().tolist()) == {TOKEN_GROUPS.index(VISUAL)}
 
 
 def test_zero_rows_are_padding_and_class_rows_special() -> None:

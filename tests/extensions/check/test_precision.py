@@ -174,9 +174,10 @@ def test_where_numbers_overflow_nothing_is_told_of_costs() -> None:
 
 def test_without_visual_tokens_all_are_rounded_or_none() -> None:
     probe = Probe("specimen", dtype="float32")
-    costs = against_precision(probe, probe, "int8-token", data="text", limit=1).costs
-    assert costs is not None
-    assert set(costs["rounded"]) == {"all"}
+    found = against_precision(probe, probe, "int8-token", data="text", limit=1)
+    assert found.costs is not None
+    assert set(found.costs["rounded"]) == {"all"}
+    assert "Lowest SQNR of what they read: text " in found.sentence
 
 
 def test_headroom_is_told_where_it_is_little() -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.filesize import decimal
 from support.cases import model_of
 from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import (
+    bytes_to_fetch,
     device_and_dtype,
     load_model,
     pick_device,
@@ -20,7 +22,12 @@ from normprobe.model.load.loading import (
 )
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_for
-from normprobe.model.load.required_tensors import embedding_tables, everything
+from normprobe.model.load.repository import Repository
+from normprobe.model.load.required_tensors import (
+    before_the_decoder,
+    embedding_tables,
+    everything,
+)
 
 
 @pytest.mark.parametrize("model_type", ["llava", "qwen2_vl", "clip", "siglip", "llama", "qwen3"])
@@ -100,6 +107,31 @@ def test_a_partial_load_names_files_and_bytes(tmp_path: Path) -> None:
     assert record["bytes"] == table.nbytes
     assert record["files"] == plan.files
     assert record["everything_because"] is None
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_what_is_about_to_be_fetched_is_without_what_is_here(
+    ranges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_of("llava").save_pretrained(tmp_path, max_shard_size="50KB")
+    plan = plan_for(before_the_decoder, open_checkpoint(str(tmp_path)))
+    absent, *here = plan.files
+    assert here
+    sizes = {file: (tmp_path / file).stat().st_size for file in plan.weights.files}
+    look = Repository.path_here
+    monkeypatch.setattr(Repository, "path_here", lambda r, f: None if f == absent else look(r, f))
+    monkeypatch.setattr(Repository, "sizes", lambda _, files: {file: sizes[file] for file in files})
+    plan.weights.range_reads = ranges
+    needed, whole = decimal(plan.nbytes_in([absent])), decimal(sum(sizes.values()))
+    which = f"1 of {len(sizes)} weight files of {tmp_path.name}"
+    if ranges:
+        assert reading_sentence(plan) == f"fetches bytes of {which}, {needed} of {whole}"
+        assert bytes_to_fetch(plan) == plan.nbytes_in([absent])
+    else:
+        fetched = decimal(sizes[absent])
+        said = f"fetches {which}, {fetched} of {whole}, for {needed} of tensors"
+        assert reading_sentence(plan) == said
+        assert bytes_to_fetch(plan) == sizes[absent]
 
 
 def test_a_full_load_says_why(tmp_path: Path) -> None:
