@@ -2,13 +2,14 @@
 
 `make random-faults NUMBER=20 SEED=1` draws places of the package by seed, changes one thing at each
 (a comparison, a sign, a number, a condition, a statement that is left out), and runs the fast tests
-until one fails: those that mirror the file first. tests/faults.toml holds the faults that are known
+until one fails: those that mirror the file, then all. tests/faults.toml holds the faults that are known
 to be killed; this says how many of the others are. Text, annotations and looks of figures are not
 touched. A change that no user can notice counts as living, until somebody looks at it.
 """
 
 import ast
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,15 +62,21 @@ def main(number: int, seed: int) -> int:
     drawn = random.Random(seed).sample(places, number)
     faults.prepare()
     faults.SECONDS = 1800
-    killed = 0
-    sound = {"name": "nothing", "killed_by": [TESTS]}  # what fails without a fault kills none
-    for fault, state, failed, seconds in faults.all_tried([sound, *map(fault_of, drawn)]):
-        told = failed[0] if failed else state
-        sys.stdout.write(f"{fault['name']}\n  {told} ({seconds:.0f} s)\n")
-        sys.stdout.flush()
-        if "file" not in fault and state != "LIVES":
-            sys.exit("tests fail without a fault: mend these first")
-        killed += "file" in fault and state != "LIVES"  # what hangs is noticed, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, else
+    left = [fault_of(place) for place in drawn]
+    for which in (near, everything):
+        # What fails without a fault kills none.
+        sound = {"name": "nothing", "killed_by": sorted({t for f in left for t in which(f)})}
+        tried = [sound, *({**fault, "killed_by": which(fault)} for fault in left if which(fault))]
+        for fault, state, failed, seconds in faults.all_tried(tried):
+            told = failed[0] if failed else state
+            sys.stdout.write(f"{fault['name']}\n  {told} ({seconds:.0f} s)\n")
+            sys.stdout.flush()
+            if "file" not in fault and state != "LIVES":
+                sys.exit("tests fail without a fault: mend these first")
+            if state != "LIVES":  # what hangs is noticed, too
+                left = [other for other in left if other["name"] != fault["name"]]
+    killed = number - len(left)
     low, high = binomtest(killed, number).proportion_ci(method="wilson")
     share = f"{killed} of {number} killed, of {len(places)} places (95 %: {low:.0%} to {high:.0%})"
     sys.stdout.write(f"{share}\n")
@@ -88,14 +95,19 @@ def fault_of(place: Place) -> dict[str, Any]:
     whole = sound.encode()
     faulty = (whole[:start] + now.encode() + whole[start + len(was.encode()) :]).decode()
     name = f"{place.file}:{place.node.lineno}\n  {first_line(was)}  ->  {first_line(now)}"
-    return {"name": name, "file": place.file, "from": sound, "to": faulty, "killed_by": near(place)}
+    return {"name": name, "file": place.file, "from": sound, "to": faulty}
 
 
-def near(place: Place) -> list[str]:
-    """All tests, those of the file and of its folder first."""
-    mirrored = Path(TESTS, place.file).with_name(f"test_{Path(place.file).name}")
-    found = [path for path in (mirrored, mirrored.parent) if (faults.ROOT / path).exists()]
-    return [*dict.fromkeys([*map(str, found), TESTS])]
+def near(fault: dict[str, Any]) -> list[str]:
+    """The tests that mirror its file, or its folder; none where there are none."""
+    mirrored = Path(TESTS, fault["file"]).with_name(f"test_{Path(fault['file']).name}")
+    found = (path for path in (mirrored, mirrored.parent) if (faults.ROOT / path).exists())
+    return [str(path) for path in found if str(path) != TESTS][:1]
+
+
+def everything(_: dict[str, Any]) -> list[str]:
+    """All fast tests."""
+    return [TESTS]
 
 
 def first_line(code: str) -> str:

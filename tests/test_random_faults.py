@@ -38,15 +38,13 @@ def test_the_numbers_of_a_figure_are_left_alone() -> None:
     assert [*PROGRAM.places_of("layers/table.py", "HEIGHT = 2.5")]
 
 
-def test_a_drawn_fault_changes_its_file_and_begins_with_the_tests_beside_it() -> None:
+def test_a_drawn_fault_changes_its_file_and_meets_the_tests_beside_it_first() -> None:
     file = "statistics/resampling.py"
     places = [*PROGRAM.places_of(file, (PACKAGE / file).read_text(encoding="utf-8"))]
     for place in random.Random(0).sample(places, 40):
         fault = PROGRAM.fault_of(place)
         faulty = PROGRAM.faults.planted(fault, fault["from"])
         assert ast.dump(ast.parse(faulty)) != ast.dump(ast.parse(fault["from"]))
-        assert fault["killed_by"] == [
-            "tests/statistics/test_resampling.py",
-            "tests/statistics",
-            "tests",
-        ]
+        assert PROGRAM.near(fault) == ["tests/statistics/test_resampling.py"]
+    assert PROGRAM.near({"file": "statistics/none.py"}) == ["tests/statistics"]
+    assert not PROGRAM.near({"file": "none.py"})
