@@ -2,9 +2,9 @@
 
 `make random-faults NUMBER=20 SEED=1` draws places of the package by seed, changes one thing at each
 (a comparison, a sign, a number, a condition, a statement that is left out), and runs the fast tests
-until one fails: those that mirror the file, then all. tests/faults.toml holds the faults that are known
-to be killed; this says how many of the others are. Text, annotations and looks of figures are not
-touched. A change that no user can notice counts as living, until somebody looks at it.
+until one fails: those that mirror the file, then all. tests/faults.toml holds the faults that are
+known to be killed; this says how many of the others are. Text, annotations and looks of figures are
+not touched. A change that no user can notice counts as living, until somebody looks at it.
 """
 
 import ast
