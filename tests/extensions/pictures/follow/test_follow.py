@@ -95,6 +95,23 @@ def groups_of(model, inputs):
     return model.batch(inputs).groups_at(model.decoder_input(inputs))[0].numpy()
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"images": ()}, "it has no picture"),
+        ({"videos": ("a clip",)}, "it has a video, whose rows are not told apart"),
+    ],
+)
+def test_a_sample_without_pictures_alone_is_left_out(changed, reason):
+    model, builder = loaded("llava")
+    asked = sample()
+    inputs = inputs_for(model.model, builder.build([asked]))
+    seen = observer(model)(inputs, [replace(asked, **changed)])
+    assert seen.left_out == reason
+    with pytest.raises(NormprobeError, match=f"no sample could be followed; a: {reason}"):
+        tables(rows(seen, ["a"]).assign(image_hash="a"))
+
+
 @pytest.mark.parametrize("model_type", LAYOUTS)
 def test_norms_at_every_stage_against_own_hooks(model_type):
     model, inputs, seen = followed(model_type)
