@@ -113,7 +113,11 @@ ALL = {
         ("visual", {"pixel_values": PICTURE, "state": torch.ones(1, 7)}, ["pixel_values"]),
         ("visual", {"data": {"ids": torch.zeros(1, 2), "pixel_values": [PICTURE]}}, ["data"]),
         # a picture by its shape, beside one by its name
-        ("visual", {"images": [COLOURS], "images_highres": [COLOURS]}, ["images", "images_highres"]),
+        (
+            "visual",
+            {"images": [COLOURS], "images_highres": [COLOURS]},
+            ["images", "images_highres"],
+        ),
         ("visual", {"images": COLOURS, "image_mask": COLOURS, "state": PICTURE}, ["images"]),
         # no name is known: all that is not known to be something else
         ("visual", {"picture": PICTURE}, ["picture"]),
