@@ -47,6 +47,10 @@ _ID = re.compile(
 )
 _ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
 _SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
+_ENDS = [
+    re.compile(rf"^((im|img|image)_{end}_token(_id)?|{oi}_token_id)$", re.I)
+    for end, oi in (("start", "boi"), ("end", "eoi"))
+]
 _WORD = re.compile(r"<[^\w/]*(image|img)(_?(pad|patch|context|placeholder|token))?\W*>", re.I)
 
 #: Parameters that an input can be given for by its name.
@@ -265,12 +269,14 @@ def _by_hand(
         turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
     else:
         turn = f'"USER: {{images}}{{prompt}} ASSISTANT:"  # {_GUESS}'
-    told = token is not None and (token < 0 or rows is not None)
+    ends = [number(end) for end in _ENDS]
+    between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
+    told = token is not None and (token < 0 or rows is not None) and not between
     return _CONSTANTS.format(
         turn=turn,
         id=-200 if token is None else token,
         rows=rows or 1 if token is not None else 1,  # forward inserts those of an id of no word
-        how=f"{'' if told else _GUESS + ': '}what stands for a picture",
+        how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
         trust=loading.trust_remote_code,
         look=_LOOK.format(trust=loading.trust_remote_code) if look else "",

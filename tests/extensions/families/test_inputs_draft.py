@@ -240,6 +240,28 @@ def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None
 
 
 @pytest.mark.parametrize(
+    "field",
+    [
+        {"im_end_token": 8, "im_patch_token": 9, "im_start_token": 7, "image_token_len": 4},  # GOT
+        {
+            "boi_token_id": 7,
+            "eoi_token_id": 8,
+            "image_token_id": 9,
+            "num_image_tokens": 4,
+        },  # GLM-4V
+    ],
+)
+def test_ids_that_may_stand_around_a_picture_are_said(
+    field: dict[str, int], tmp_path: Path
+) -> None:
+    config = {"model_type": "nobodys", "architectures": ["Nobodys"], **field}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
+    told = (tmp_path / "begun.py").read_text()
+    assert "IMAGE_IDS = [9] * 4  # a guess: what stands for a picture; between 7 and 8, as" in told
+
+
+@pytest.mark.parametrize(
     ("field", "words", "meant"),
     [
         ({}, ("</img>", "<img>", "<imgpad>"), "<imgpad>"),
