@@ -30,7 +30,7 @@ from normprobe.schema import MASKS, VISUAL_MASK
 from normprobe.tensors import with_tensors
 
 #: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
-_REFUSALS = (ValueError, IndexError, TypeError, KeyError, AttributeError, RuntimeError)
+_REFUSALS = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError)
 
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
 _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")

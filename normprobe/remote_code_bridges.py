@@ -203,6 +203,8 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             sys.modules[older] = importlib.import_module(newer)
     for tower in _one_class_towers():
         bridge_tower_inside(tower)
+    bridge_token_of_config(PretrainedConfig)
+    bridge_listed_parts(ProcessorMixin)
     before = set(sys.modules)
     _noting.append(bridges)
     try:
@@ -475,6 +477,33 @@ def bridge_processor_parts(processor_class: Any) -> None:
     setattr(processor_class, name, classmethod(load_by_path))
 
 
+def bridge_listed_parts(processor_class: Any) -> None:
+    """The parts of a processor are the arguments of its ``__init__``; older code lists them.
+
+    Such a list leaves out what the class keeps by itself, as an image tokenizer.
+    """
+    told = getattr(processor_class, "get_attributes", None)
+    if told is None or hasattr(processor_class, "attributes"):  # transformers 4; or it is bridged
+        return
+
+    def listed_or_told(cls: Any) -> list[str]:
+        found: list[str] = told.__func__(cls)
+        own = not cls.__module__.startswith("transformers.") and isinstance(cls.attributes, list)
+        if own and cls.attributes != found:
+            _note("attributes")
+            found = cls.attributes
+        return found
+
+    processor_class.attributes = None
+    processor_class.get_attributes = classmethod(listed_or_told)
+
+
+def bridge_token_of_config(config_class: Any) -> None:
+    """Copies of towers call what put the token of the hub among the arguments of a config."""
+    if not hasattr(config_class, "_set_token_in_kwargs"):
+        config_class._set_token_in_kwargs = staticmethod(lambda _arguments, _token=None: None)
+
+
 def bridge_missing_flash_attention(config: Any) -> None:
     """A config that asks for flash attention gets the eager one where there is none.
 
@@ -494,12 +523,12 @@ def bridge_rope_scaling(config_class: type) -> None:
     """``rope_scaling`` of plain rotary tables became a dict of type default; it was None.
 
     Of others it has lost ``type``, which older code reads, to ``rope_type``. Such code may also
-    write into the dict, so it gets the one that the config keeps.
+    write into the dict, so it gets the one that the config keeps; or write None, for plain tables.
     """
     standard: Any = getattr(PretrainedConfig, "rope_scaling", None)
-    if not isinstance(standard, property) or standard.fget is None:
+    if not isinstance(standard, property) or standard.fget is None or standard.fset is None:
         return
-    standard_read = standard.fget
+    standard_read, write_as_is = standard.fget, standard.fset
 
     def read(self: Any) -> Any:
         parameters = standard_read(self)
@@ -511,7 +540,14 @@ def bridge_rope_scaling(config_class: type) -> None:
             return None
         return parameters
 
-    config_class.rope_scaling = property(read, standard.fset)  # type: ignore[attr-defined]
+    def write(self: Any, scaling: Any) -> None:
+        if scaling is None and (parameters := vars(self).get("rope_parameters")):
+            _note("rope_scaling")
+            kept = {name: parameters[name] for name in _PLAIN_ROPE[2:] if name in parameters}
+            scaling = {**kept, "rope_type": "default"}
+        write_as_is(self, scaling)
+
+    config_class.rope_scaling = property(read, write)  # type: ignore[attr-defined]
 
 
 def bridge_config_defaults(config_class: Any) -> None:

@@ -169,6 +169,17 @@ def test_calls_with_ids_are_passed_over() -> None:
     assert seen[0][0].shape == (1, 2, 5)
 
 
+def test_inputs_that_code_asserts_otherwise_of_are_a_known_failure() -> None:
+    """As the original LLaVA-NeXT does of the rows of a tile."""
+
+    class Asserting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError  # as an `assert` without a message
+
+    with pytest.raises(NormprobeError, match="fails on these inputs: AssertionError"):
+        run(Asserting(), {"x": torch.ones(1)})
+
+
 def test_inputs_that_the_model_refuses_are_a_known_failure(stack: Stack) -> None:
     with observing(stack), pytest.raises(NormprobeError, match="Stack fails on these inputs"):
         run(stack, {"states": torch.ones(1, 2, 5)})

@@ -3,7 +3,7 @@
 import importlib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -72,6 +72,28 @@ def test_what_older_code_writes_into_rope_scaling_stays() -> None:
     scaling = older_config(rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]}).rope_scaling
     assert scaling["type"] == scaling["rope_type"] == "default"
     assert scaling["mrope_section"] == [2, 3, 3]
+
+
+def test_older_code_asks_for_plain_rotary_tables_by_none() -> None:
+    """As the original LLaVA-NeXT and Oryx do, while their model is made."""
+    config = older_config(rope_scaling={"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0})
+    config.rope_scaling = None
+    assert config.rope_scaling is None
+    if is_line_5():
+        assert config.rope_parameters["rope_type"] == "default"
+        assert config.rope_parameters["rope_theta"] == 7.0
+
+
+def test_a_copy_of_a_config_puts_the_token_of_the_hub_among_its_arguments(
+    monkeypatch: Any,
+) -> None:
+    class Older(PretrainedConfig):
+        pass
+
+    monkeypatch.delattr(PretrainedConfig, "_set_token_in_kwargs", raising=False)
+    remote_code_bridges.bridge_token_of_config(Older)
+    Older._set_token_in_kwargs(arguments := {"revision": "main"})
+    assert arguments == {"revision": "main"}
 
 
 def test_the_function_of_plain_rotary_tables() -> None:
@@ -272,6 +294,30 @@ def test_a_processor_that_loads_its_parts_by_their_path() -> None:
     assert load("folder", {"a": 1}, revision="main") == ("Older", "folder", {"revision": "main"})
     remote_code_bridges.bridge_processor_parts(Older)  # once
     assert load("folder", {}) == ("Older", "folder", {})
+
+
+@pytest.mark.skipif(not is_line_5(), reason="what transformers 5 passes")
+def test_a_processor_that_lists_its_parts_keeps_others_by_itself(monkeypatch: Any) -> None:
+    """As that of the original Emu3, whose image tokenizer is a model."""
+
+    class Parts(ProcessorMixin):
+        pass
+
+    class Older(Parts):
+        attributes: ClassVar = ["image_processor", "tokenizer"]
+
+        def __init__(
+            self, image_processor: Any = None, vision_tokenizer: Any = None, tokenizer: Any = None
+        ) -> None:
+            self.vision_tokenizer = vision_tokenizer
+            super().__init__(image_processor, tokenizer)
+
+    monkeypatch.setattr(Parts, "check_argument_for_proper_class", lambda *_: None)
+    remote_code_bridges.bridge_listed_parts(Parts)
+    made = Older("images", "codes", "words")
+    assert (made.image_processor, made.tokenizer) == ("images", "words")  # type: ignore[attr-defined]
+    assert made.vision_tokenizer == "codes"
+    assert Parts.get_attributes() == ProcessorMixin.get_attributes()
 
 
 @pytest.mark.skipif(not is_line_5(), reason="one class since transformers 5")

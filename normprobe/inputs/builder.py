@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import of_other_line, raised_in_own_code
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
@@ -121,6 +122,7 @@ class InputBuilder:
                 remedy = WRITE
             elif own := self.inputs_file.record.get("path"):
                 remedy = f"mend build() in {own}, or {remedy}"
+                remedy += of_other_line(self.model) if raised_in_own_code(error) else ""
             raise RefusedSample(
                 f"the processor refuses {', '.join(map(_described, samples))}: {first_line(error)}",
                 remedy,
@@ -145,9 +147,9 @@ class InputBuilder:
             except AttributeError as error:  # a model of the same names may have any other code
                 if f"{type(self.model).__name__!r} object" not in str(error):
                     raise
-                name = " ".join(self.inputs_file.record.values())
                 raise NormprobeError(
-                    f"the inputs file {name} does not fit this model: {first_line(error)}",
+                    f"the inputs file of {self.inputs_file.names} does not fit this model: "
+                    f"{first_line(error)}",
                     "pass --inputs FILE.py with a build of your own",
                 ) from error
             return BatchFeature(arrays_as_tensors(dict(made)))

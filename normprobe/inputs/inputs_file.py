@@ -70,6 +70,12 @@ class InputsFile:
     parts: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def names(self) -> str:
+        """Whose they are, for a message: the family, the path of a user's file, or both."""
+        named = [text for key, text in self.record.items() if key != "sha256"]
+        return " and ".join(named) or "its family"
+
     def over(self, other: InputsFile) -> InputsFile:
         """This file, and the functions of another one that this one does not have."""
         functions = {name: getattr(self, name) or getattr(other, name) for name in _FUNCTIONS}

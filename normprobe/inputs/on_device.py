@@ -24,7 +24,8 @@ _NAMES = {
     ),
 }
 
-#: Where no input has the name of an image, those that are none whatever the model.
+#: Where no input has the name of an image, those that are none whatever the model; where one has,
+#: the others may be pictures, too (Oryx: images and images_highres), and their shape tells.
 _ALL_BUT_THESE = re.compile(
     r"^(?!.*(mask|position|labels|audio|speech|sound|video|input_features|input_values"
     r"|inputs_embeds|text))"
@@ -32,6 +33,9 @@ _ALL_BUT_THESE = re.compile(
 
 #: Whole numbers of up to so many values are a mask, or a tile that is none.
 _FEW = 3
+
+#: Of a picture: [..., 3, height, width].
+_COLOURS = 3
 
 #: Sound in whole numbers.
 _CODES = re.compile(r"audio_input_ids$")
@@ -74,6 +78,8 @@ def _names_of(group: str, inputs: Mapping[str, Any]) -> re.Pattern[str]:
 def _holds_pixels(name: str, value: Any, names: re.Pattern[str]) -> bool:
     if isinstance(value, Tensor):
         numbers = value.is_floating_point() or _CODES.search(name) is not None
+        if names is _NAMES[VISUAL] and value.dim() > 2 and value.shape[-3] == _COLOURS:
+            names = _ALL_BUT_THESE
         return numbers and value.dim() > 1 and value.numel() > 0 and bool(names.search(name))
     if isinstance(value, Mapping):
         return any(_holds_pixels(inner, item, names) for inner, item in value.items())

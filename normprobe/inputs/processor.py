@@ -76,7 +76,13 @@ def load_processor(
     import transformers
     from transformers import PretrainedConfig
 
-    from normprobe.failures import code_failure, install, missing_packages, raised_in_own_code
+    from normprobe.failures import (
+        code_failure,
+        install,
+        missing_packages,
+        other_version,
+        raised_in_own_code,
+    )
     from normprobe.remote_code_bridges import foreign_code
 
     auto: Any = getattr(transformers, auto_class)
@@ -102,10 +108,20 @@ def load_processor(
                 f"the processor of {path_or_id} needs {', '.join(packages)}, not installed here",
                 install(packages),
             ) from error
-        if trust_remote_code and raised_in_own_code(error):
+        of_user = load is not None and not load.__module__.startswith("normprobe.")
+        if of_user or (trust_remote_code and raised_in_own_code(error)):
             written_for = PretrainedConfig.get_config_dict(path_or_id, revision=revision)[0].get(
                 "transformers_version"
             )
+            if of_user:
+                may = (
+                    f"the config is of transformers {written_for}, and what it calls may need it: "
+                )
+                raise NormprobeError(
+                    f"load_processor() of the inputs file fails: {type(error).__name__}: "
+                    f"{first_line(error)}",
+                    f"mend it; {may * bool(written_for)}{other_version(written_for)}",
+                ) from error
             raise code_failure(error, f"the processor of {path_or_id}", written_for) from error
         raise NormprobeError(
             f"the processor of {path_or_id} cannot be loaded: {first_line(error)}",

@@ -124,8 +124,9 @@ class _Forward:
                     f"decoder layer {number - 1} hands two states on to layer {number}: nothing "
                     "tells which is the hidden state, or whether it is their sum, as where an "
                     "update stands beside its residual",
-                    "measure the model in transformers, and hold the states that this engine saves "
-                    "against it: normprobe check MODEL --states DIR",
+                    "put a module around each layer that hands on one state, such as their sum; of "
+                    "an engine, hold the states that it saves against the model in transformers: "
+                    "normprobe check MODEL --states DIR",
                 )
         self._output = None
         self.calls[number] += 1

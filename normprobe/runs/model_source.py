@@ -210,7 +210,7 @@ class ModelSource(ABC):
         if prepare is None:
             return []
         before = attention_in(model)
-        name = f"the inputs file of {' '.join(self._inputs_file.record.values()) or 'its family'}"
+        name = f"the inputs file of {self._inputs_file.names}"
         try:
             changed = list(prepare(model, self._processor) or ())
         except NormprobeError:

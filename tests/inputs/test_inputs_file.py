@@ -7,7 +7,7 @@ import pytest
 from support.commands import invoke
 
 from normprobe import NormprobeError, Probe, load_run
-from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, read_inputs_file
 from normprobe.tidy import select
 
 #: For the miniature `unseen`: its processor is not used at all, and half of the image is said to be
@@ -87,6 +87,11 @@ def test_what_one_file_lacks_another_may_have(write):
     assert (both.setup, both.prepare) == (other.setup, file.prepare)
     assert both.parts == {"projector": "a"}
     assert file.over(NO_INPUTS_FILE) == file
+    assert (
+        file.over(InputsFile(record={"family": "known"})).names
+        == f"known and {file.record['path']}"
+    )
+    assert NO_INPUTS_FILE.names == "its family"
 
 
 def test_every_function_of_a_file_is_used(repository, write, tmp_path, monkeypatch):

@@ -93,6 +93,7 @@ def test_a_text_decoder_begins_with_its_start_token(
 
 IDS = {"input_ids": torch.zeros(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3)}
 PICTURE = torch.full((1, 3, 4), 0.5)
+COLOURS = torch.full((1, 3, 4, 4), 0.5)
 ALL = {
     "pixel_values": PICTURE,
     "pixel_values_videos": PICTURE,
@@ -111,6 +112,13 @@ ALL = {
     [
         ("visual", {"pixel_values": PICTURE, "state": torch.ones(1, 7)}, ["pixel_values"]),
         ("visual", {"data": {"ids": torch.zeros(1, 2), "pixel_values": [PICTURE]}}, ["data"]),
+        # a picture by its shape, beside one by its name
+        (
+            "visual",
+            {"images": [COLOURS], "images_highres": [COLOURS]},
+            ["images", "images_highres"],
+        ),
+        ("visual", {"images": COLOURS, "image_mask": COLOURS, "state": PICTURE}, ["images"]),
         # no name is known: all that is not known to be something else
         ("visual", {"picture": PICTURE}, ["picture"]),
         ("visual", {"media": {"image": [PICTURE]}}, ["media"]),

@@ -45,6 +45,17 @@ def test_a_tokenizer_with_a_bad_pattern_is_refused(checkpoint):
         load_processor(str(checkpoint))
 
 
+def test_a_file_whose_processor_fails_names_the_version(checkpoint):
+    (checkpoint / "config.json").write_text('{"transformers_version": "4.28.1"}')
+
+    def load(path):
+        return {}[path]
+
+    with pytest.raises(NormprobeError, match=r"load_processor\(\) .* fails: KeyError") as refusal:
+        load_processor(str(checkpoint), load=load)
+    assert refusal.value.remedy.startswith("mend it; the config is of transformers 4.28.1, and")
+
+
 @pytest.mark.parametrize("missing", [["tokenizer.json"], ["processor_config.json"], None])
 def test_half_a_processor_or_none_is_refused(checkpoint, missing):
     for file in missing or [path.name for path in checkpoint.iterdir()]:

@@ -440,5 +440,6 @@ def test_an_update_that_is_handed_on_beside_its_residual_is_refused(model: Any) 
     for place, layer in enumerate([*layers]):
         layers[place] = Beside(layer, last=place + 1 == len(layers))
     torch.testing.assert_close(model(**inputs).logits, logits)
-    with pytest.raises(NormprobeError, match="layer 1 hands two states on to layer 2"):
+    with pytest.raises(NormprobeError, match="layer 1 hands two states on to layer 2") as refusal:
         Probe(model).layers(inputs)
+    assert refusal.value.remedy.startswith("put a module around each layer")

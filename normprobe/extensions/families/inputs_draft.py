@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,16 @@ _ID = re.compile(
 )
 _ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
 _SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
+_ENDS = [
+    re.compile(rf"^((im|img|image)_{end}_token(_id)?|{oi}_token_id)$", re.I)
+    for end, oi in (("start", "boi"), ("end", "eoi"))
+]
 _WORD = re.compile(r"<[^\w/]*(image|img)(_?(pad|patch|context|placeholder|token))?\W*>", re.I)
 
+#: Parameters that an input can be given for by its name.
+_OPEN = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+_OFFERED = ("input_ids", "attention_mask", "pixel_values")  # what `build_by_hand` makes
 _USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
 _GUESS = "a guess"  # in each line that nothing told
 
@@ -72,13 +80,15 @@ TAKES = {{  # by its name in forward, which of what is made
 def build(model, processor, samples, system):
     """One batch. A sample has `prompt`, `images`, and `pieces`: its texts and images in order."""
     {made}
-    return {{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}}
+    return {given}
 
 
 parts = {{  # what is not found: remove the mark before a line, and name the module
     {parts}
 }}
 '''
+
+_GIVEN = "{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}"
 
 #: How inputs are made without a file; and where that fails, to begin with.
 _AS_EVER = """from normprobe.inputs.standard import build_documented
@@ -184,6 +194,11 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
         what = f"import the module of {its_class} here"
         before += _SETUP.format(what=repr(what))
     names = {id(module): each for each, module in model.named_modules()}
+    taken = [*_taken([p.name for p in parameters] or _USUAL, made)]
+    given, needed = _GIVEN, [p.name for p in parameters if p.default is p.empty and p.kind in _OPEN]
+    if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
+        taken = [f"{line}  # {_GUESS}" for line in _taken([*made] or _OFFERED, made)]
+        given = f'{{"{needed[0]}": {_GIVEN}}}'
     facts = _FACTS.format(
         model_class=type(model).__name__,
         takes=_lines(map(str, parameters)),
@@ -200,8 +215,9 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
         # A stranger's names are in it, and the file is run.
         facts=facts.replace('"""', "'''") if source else "Its code is not known yet.\n",
         before=before,
-        taken=_lines(_taken([p.name for p in parameters] or _USUAL, made)),
+        taken=_lines(taken or ["# nothing that is known here"]),
         made=_AS_EVER if made else _BY_HAND,
+        given=given,
         parts=_lines(_parts(model, names, loading.parts)),
     )
 
@@ -230,7 +246,10 @@ def _by_hand(
     known: list[tuple[str, Any]] = [*fields(settings)]
     for of_model in type(model).__mro__:
         known += vars(sys.modules[of_model.__module__]).items()
-    words = tokenizer.get_vocab() if tokenizer else {}
+    # Bytes, in tokenizers as that of Qwen-VL.
+    words = (
+        {w: i for w, i in tokenizer.get_vocab().items() if isinstance(w, str)} if tokenizer else {}
+    )
     # <img> may open what <imgpad> stands in.
     meant = sorted(filter(_WORD.fullmatch, words), key=len, reverse=True)
     known += [("image_token_id", words[word]) for word in meant]
@@ -250,12 +269,14 @@ def _by_hand(
         turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
     else:
         turn = f'"USER: {{images}}{{prompt}} ASSISTANT:"  # {_GUESS}'
-    told = token is not None and (token < 0 or rows is not None)
+    ends = [number(end) for end in _ENDS]
+    between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
+    told = token is not None and (token < 0 or rows is not None) and not between
     return _CONSTANTS.format(
         turn=turn,
         id=-200 if token is None else token,
         rows=rows or 1 if token is not None else 1,  # forward inserts those of an id of no word
-        how=f"{'' if told else _GUESS + ': '}what stands for a picture",
+        how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
         trust=loading.trust_remote_code,
         look=_LOOK.format(trust=loading.trust_remote_code) if look else "",
@@ -282,7 +303,7 @@ def _modules(model: nn.Module) -> list[str]:
 
 def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
     """What forward takes of what was made; pixels under the name that forward has for them."""
-    offered = made or ("input_ids", "attention_mask", "pixel_values")
+    offered = made or _OFFERED
     pixels = [name for name in pixel_inputs(made) or ["pixel_values"] if name not in takes]
     waiting = [name for name in takes if _PIXELS.search(name) and name not in offered]
     renamed = dict(zip(waiting, pixels, strict=False))

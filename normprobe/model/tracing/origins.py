@@ -137,7 +137,8 @@ def find_encoder(
     """The outermost module that holds the blocks and saw the pixels first, without the projector.
 
     Where the projector is inside every such module (the merger of Qwen-VL), the innermost one.
-    Without a list of blocks, the outermost one around the module that saw the pixels first.
+    Without a list of blocks, the outermost one around the module that saw the pixels first. Where
+    code calls methods of that module in place of itself, what ran last inside.
     """
     seeing = [call for call in calls if any(out.by_pixels.any() for out in call.outputs)]
     if not seeing:
@@ -147,7 +148,10 @@ def find_encoder(
     around = [".".join(path[:depth]) for depth in range(len(path))]
     around = [name for name in around if not any(holds(name, part) for part in apart)]
     ran = {call.name for call in calls}
-    around = [name for name in around if name in ran] or around
+    if around and not ran & set(around):
+        inside = [call for call in seeing if holds(around[0], call.name)]
+        return max(inside, key=lambda call: call.ended).name if inside else around[0]
+    around = [name for name in around if name in ran]
     around = [name for name in around if holds(name, first)] or around
     without = [name for name in around if projector is None or not holds(name, projector)]
     if blocks is None:

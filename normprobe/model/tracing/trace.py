@@ -91,6 +91,12 @@ def trace_parts(
     pixels = base if changed is None else record(model, changed)
     calls = observe(base, pixels, base)
     if changed is not None and not any(out.by_pixels.any() for out in _results(calls)):
+        if not any(out.base.vectors.any() for out in _results(calls)):
+            raise NormprobeError(
+                f"what {type(model).__name__} returns is zero, infinite or no number, whatever the "
+                f"pixels; inputs: {', '.join(inputs)}",
+                "check its weights, and that its inputs are scaled as its processor scales them",
+            )
         raise NormprobeError(
             f"the image does not reach the output of {type(model).__name__}: other pixels change "
             f"nothing; inputs: {', '.join(inputs)}",
@@ -245,9 +251,10 @@ def find_or_trace(
         except NormprobeError as second:
             if named:
                 raise failure from second
+            named_alone = second.remedy.startswith("name ")
             raise NormprobeError(
                 f"{failure.problem}; a trace of the running model fails, too: {second.problem}",
-                failure.remedy,
+                f"{f'{second.remedy}; or ' * (not named_alone)}{failure.remedy}",
             ) from second
     if named:
         return parts, "by hand"

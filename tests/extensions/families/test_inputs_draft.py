@@ -15,6 +15,7 @@ from support.commands import invoke
 from support.flat import flat
 from support.plain_modules import PLACE, WIDTH, Inserting, made
 from support.remote_code.tokenizer import byte_tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from normprobe import load_run
 
@@ -130,6 +131,30 @@ def test_a_file_that_makes_inputs_is_believed_that_the_model_reads_them(
     assert "holds no weights" in told and "is a language model" not in told
 
 
+def test_a_forward_that_takes_one_mapping_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MiniCPM-V 2 and TinyGPT-V; the words of its tokenizer are bytes, as those of Emu3."""
+    monkeypatch.chdir(tmp_path)
+    keys = {"AutoConfig": "untold.UntoldConfig", "AutoModelForCausalLM": "untold.Untold"}
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
+    config = {"model_type": "untold", "auto_map": keys, "num_attention_heads": 2, **sizes}
+    Path("config.json").write_text(json.dumps(config))
+    of_one = "\n    def forward(self, data, **kwargs):\n        return super().forward(**data)\n"
+    Path("untold.py").write_text(UNTOLD + of_one)
+    byte_tokenizer((), None).save_pretrained(tmp_path)
+    of_bytes = lambda self: {b"<image>": 3, "<pad>": 0}  # noqa: E731
+    monkeypatch.setattr(PreTrainedTokenizerFast, "get_vocab", of_bytes)
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    assert "cannot be used" not in begun.stdout
+    text = Path("begun.py").read_text()
+    assert '"pixel_values": "pixel_values",  # a guess' in text
+    assert 'return {"data": {theirs: made[ours]' in text
+    assert "IMAGE_IDS = [-200] * 1  # a guess" in text
+    exec(compile(text, "begun.py", "exec"), {})
+
+
 #: Two pictures that differ, side by side in a prompt and one in each of two; and none.
 PROMPTS = {
     "one": ("And this one?", 1),
@@ -212,6 +237,28 @@ def test_a_file_makes_ids_and_pixels_by_itself(
 
 def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None):
     return [*image_sizes]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"im_end_token": 8, "im_patch_token": 9, "im_start_token": 7, "image_token_len": 4},  # GOT
+        {
+            "boi_token_id": 7,
+            "eoi_token_id": 8,
+            "image_token_id": 9,
+            "num_image_tokens": 4,
+        },  # GLM-4V
+    ],
+)
+def test_ids_that_may_stand_around_a_picture_are_said(
+    field: dict[str, int], tmp_path: Path
+) -> None:
+    config = {"model_type": "nobodys", "architectures": ["Nobodys"], **field}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
+    told = (tmp_path / "begun.py").read_text()
+    assert "IMAGE_IDS = [9] * 4  # a guess: what stands for a picture; between 7 and 8, as" in told
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_where_the_trace_fails_too_the_first_error_is_raised(model):
     with pytest.raises(NormprobeError, match="no decoder layers found") as failure:
         find_or_trace(model, {}, fail)
     assert failure.value.problem.endswith("fails, too: no sample has an image")
-    assert failure.value.remedy.startswith("name it by hand")
+    assert failure.value.remedy.startswith("pass one; or name it by hand")
 
 
 def test_why_a_trace_fails_is_told(model):

@@ -259,6 +259,13 @@ class Scored(Toy):
         return {"loss": super().forward(tokens, picture)["odds"].square().mean()}
 
 
+class ByMethod(Toy):
+    """Calls a method of its eye, not the eye itself, as MiniCPM-V 2 does."""
+
+    def seen(self, picture: Tensor) -> Tensor:
+        return self.bridge(self.eye.forward(picture))
+
+
 class Blind(Toy):
     def write(self, tokens: Tensor, visual: Tensor) -> Tensor:
         return self.lexicon(tokens)
@@ -357,6 +364,19 @@ def test_an_image_that_is_not_read():
     toy = made(Blind)
     with pytest.raises(NormprobeError, match="the image does not reach the output of Blind"):
         trace_parts(toy, inputs_of(toy))
+
+
+def test_an_output_that_is_no_number():
+    toy = made(Toy)
+    nn.init.constant_(toy.mouth.weight, torch.nan)
+    with pytest.raises(NormprobeError, match="what Toy returns is zero, infinite or no number"):
+        trace_parts(toy, inputs_of(toy))
+
+
+def test_an_encoder_that_is_never_called_itself():
+    toy = made(ByMethod)
+    traced = trace_parts(toy, inputs_of(toy))
+    assert (traced.vision_encoder, traced.projector) == ("eye.calm", "bridge")
 
 
 def test_a_short_prompt_needs_ordinary_ids():
