@@ -13,6 +13,7 @@ trusted (``--trust-remote-code``).
 import importlib
 import sys
 import typing
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -203,6 +204,8 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             sys.modules[older] = importlib.import_module(newer)
     for tower in _one_class_towers():
         bridge_tower_inside(tower)
+    # Code that loads a file into a model without memory: the checkpoint's weights follow.
+    warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
     before = set(sys.modules)
     _noting.append(bridges)
     try:
@@ -497,9 +500,9 @@ def bridge_rope_scaling(config_class: type) -> None:
     write into the dict, so it gets the one that the config keeps.
     """
     standard: Any = getattr(PretrainedConfig, "rope_scaling", None)
-    if not isinstance(standard, property) or standard.fget is None:
+    if not isinstance(standard, property) or standard.fget is None or standard.fset is None:
         return
-    standard_read = standard.fget
+    standard_read, standard_write = standard.fget, standard.fset
 
     def read(self: Any) -> Any:
         parameters = standard_read(self)
@@ -511,7 +514,15 @@ def bridge_rope_scaling(config_class: type) -> None:
             return None
         return parameters
 
-    config_class.rope_scaling = property(read, standard.fset)  # type: ignore[attr-defined]
+    def write(self: Any, value: Any) -> None:  # with none, nothing scales the table that there is
+        there = vars(self).get("rope_parameters") or {}
+        plain = {name: there[name] for name in _PLAIN_ROPE[2:] if name in there}
+        if value is None and plain:
+            _note("rope_scaling")
+            value = {"rope_type": "default", **plain}
+        standard_write(self, value)
+
+    config_class.rope_scaling = property(read, write)  # type: ignore[attr-defined]
 
 
 def bridge_config_defaults(config_class: Any) -> None:

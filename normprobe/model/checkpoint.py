@@ -73,6 +73,7 @@ class Checkpoint:
     gguf: str | None = None  # the GGUF file that the folder ``source`` was made of
     # what its own code needed to run on this transformers, of ``remote_code_bridges.foreign_code``
     bridges: list[str] = field(default_factory=list, compare=False)
+    doubt: str = ""  # of the class that its config names
 
     @property
     def argument(self) -> str:
@@ -203,6 +204,26 @@ def open_checkpoint(
         alignment=config_settings(config),
         gguf=gguf,
         bridges=bridges,
+        doubt=_class_doubt(raw, config),
+    )
+
+
+def _class_doubt(raw: Mapping[str, Any], config: Any) -> str:
+    """A doubt where transformers has a config's type, but none of the classes that it names.
+
+    A package may give its config the type of transformers' own and save its model so (PLLaVA).
+    """
+    import transformers
+
+    names = [name for name in raw.get("architectures") or () if isinstance(name, str)]
+    there = {name.lower() for name in dir(transformers)}
+    own = is_own_code(config) or raw.get("auto_map") or raw.get("model_type") != config.model_type
+    if own or not names or any(name.lower() in there for name in names):
+        return ""
+    return (
+        f"config.json names the class {names[0]}, which transformers {transformers.__version__} "
+        f"does not have: measured as its own of the type {config.model_type!r}, whose forward may "
+        "be another; where a package has it, import it in setup() of an --inputs file"
     )
 
 
@@ -305,7 +326,7 @@ def _set_up(setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str
         file, written_for = inputs_file.record["path"], raw.get("transformers_version")
         way = _way_to(missing_packages(error))
         in_package = Path(extract_tb(error.__traceback__)[-1].filename) != Path(file).absolute()
-        if in_package and not isinstance(error, ImportError) and written_for:
+        if in_package and not missing_packages(error) and written_for:
             way = (
                 f"its config is of transformers {written_for}, and the code that it imports may "
                 f"need that: {other_version(written_for)}"

@@ -66,6 +66,7 @@ class ModelSource(ABC):
         kind: what it is; None: nobody said it, the parts tell.
         argument: what opens it on a command line.
         bridges: what the model's own code needed to run on this transformers.
+        doubt: of the class that is measured.
         plan: of the last load; None: there was none.
         fetched: bytes of weights, by all loads; None: unknown.
         prepared: what the inputs file changed in the model, in words.
@@ -74,6 +75,7 @@ class ModelSource(ABC):
     kind: str | None = None
     argument = "MODEL"
     bridges: Sequence[str] = ()
+    doubt = ""  # of the class that is measured
     plan: LoadPlan | None = None
     fetched: int | None = 0
     lock: Any
@@ -325,7 +327,7 @@ class CheckpointSource(ModelSource):
         self.checkpoint = checkpoint
         self.kind = checkpoint.kind
         self.argument = checkpoint.argument
-        self.bridges = checkpoint.bridges
+        self.bridges, self.doubt = checkpoint.bridges, checkpoint.doubt
         self._given_processor = processor
         self._needs: tuple[Needs, ...] = ()
 

@@ -239,15 +239,17 @@ def find_or_trace(
         parts = find_parts(model, named=named)
     except NormprobeError as failure:
         _modules_named(model, named)  # refuses what is not there before anything runs
+        inputs = None
         try:
-            traced = _traced(model, example())
+            inputs = example()
+            traced = _traced(model, inputs)
             return with_named(model, traced, named), "by hand" if named else "trace"
         except NormprobeError as second:
             if named:
                 raise failure from second
             raise NormprobeError(
                 f"{failure.problem}; a trace of the running model fails, too: {second.problem}",
-                failure.remedy,
+                failure.remedy + f"; for a trace: {second.remedy}" * (inputs is None),
             ) from second
     if named:
         return parts, "by hand"
