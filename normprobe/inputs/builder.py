@@ -125,6 +125,8 @@ class InputBuilder:
                 who = f"build() of {own} fails on"
             if packages := missing_packages(error):
                 remedy = install(packages)
+            elif getattr(self.processor, "patch_size", "") is None and "NoneType" in str(error):
+                remedy = "set patch_size in processor_config.json, as the vision encoder has it"
             raise RefusedSample(
                 f"{who} {', '.join(map(_described, samples))}: {first_line(error)}", remedy
             ) from error

@@ -40,6 +40,7 @@ from normprobe.model.load.loading import (
 from normprobe.model.load.partial_load import build_on_meta, changed_buffers
 from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.required_tensors import Needs
+from normprobe.model.load.weight_checks import seeing_random_weights
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import find_or_trace
@@ -214,7 +215,9 @@ class ModelSource(ABC):
         before = attention_in(model)
         name = f"the inputs file of {' '.join(self._inputs_file.record.values()) or 'its family'}"
         try:
-            changed = list(prepare(model, self._processor) or ())
+            with seeing_random_weights() as found:
+                changed = list(prepare(model, self._processor) or ())
+            self.doubt = "; ".join(filter(None, [self.doubt, *found]))
         except NormprobeError:
             raise
         except Exception as error:  # a model of the same names may have any other code

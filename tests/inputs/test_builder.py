@@ -1,5 +1,6 @@
 """Samples to one batch: the text, the images, the padding, and what is refused."""
 
+import copy
 import json
 
 import numpy as np
@@ -247,6 +248,15 @@ def test_a_file_that_fails_is_to_be_mended(specimen_processor, samples):
     with pytest.raises(RefusedSample) as refusal:
         InputBuilder(specimen_processor, inputs_file=file, model=older).build(samples[:1])
     assert "its config is of transformers 4.31.0" in refusal.value.remedy
+
+
+def test_a_processor_of_an_older_checkpoint_lacks_a_size(specimen_processor, samples):
+    """Those of LLaVA were saved without processor_config.json once."""
+    older = copy.copy(specimen_processor)
+    older.patch_size = None
+    with pytest.raises(RefusedSample, match="NoneType") as refusal:
+        InputBuilder(older).build(samples[:1])
+    assert refusal.value.remedy.startswith("set patch_size in processor_config.json")
 
 
 def test_a_file_that_lacks_a_package_names_it(specimen_processor, samples):
