@@ -107,6 +107,7 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read the config of a checkpoint and tell what kind of model it is."""
     from transformers import AutoConfig, PretrainedConfig
+    from transformers.utils.hub import extract_commit_hash
 
     from normprobe.remote_code_bridges import (
         bridge_auto_map,
@@ -146,11 +147,11 @@ def open_checkpoint(
             inputs_file=inputs_file,
             kind=kind,
         )
-        commit = _commit_of(adapter_file) or revision
+        commit = extract_commit_hash(str(adapter_file), None) or revision
         base = replace(base, adapter=source, adapter_revision=commit)
         return replace(base, name=_name_of(model), typed=model)
     # One commit for all that follows, however the branch moves meanwhile.
-    revision = _commit_of(config_file) or revision
+    revision = extract_commit_hash(str(config_file), None) or revision
     if config_file is not None:
         config_of(config_file)  # a broken one is named before anything is built of it
     bridges: list[str] = []
@@ -395,13 +396,6 @@ def cached(source: str, file: str, revision: str | None) -> Path | None:
     except (OSError, ValueError):  # loading the config explains it better
         return None
     return None if path is None else Path(path)
-
-
-def _commit_of(config_file: Path | None) -> str | None:
-    """The commit of a file in the hub's cache; None of a local file."""
-    from transformers.utils.hub import extract_commit_hash
-
-    return None if config_file is None else extract_commit_hash(str(config_file), None)
 
 
 def _adapter_config(path: Path, source: str) -> dict[str, Any]:

@@ -311,15 +311,12 @@ def _projector(
         and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
         and size_of(child)
     ]
-    width = getattr(language[-1], "embedding_dim", None)
-    fitting = [child for child in beside if _made_width(child) in (None, width)]
+    width, fitting = getattr(language[-1], "embedding_dim", None), []
+    for child in beside:
+        linear = [each for each in child.modules() if isinstance(each, nn.Linear)]
+        if not linear or linear[-1].out_features == width:
+            fitting.append(child)
     return next(reversed(fitting or beside or inside), None)
-
-
-def _made_width(module: nn.Module) -> int | None:
-    """The size of the rows that a module makes, by its last linear layer."""
-    linear = [each for each in module.modules() if isinstance(each, nn.Linear)]
-    return linear[-1].out_features if linear else None
 
 
 def _refuse_unseen_images(model: nn.Module) -> None:
