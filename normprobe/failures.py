@@ -262,7 +262,7 @@ def of_other_line(model: Any) -> str:
     """What else to do where a package's code fails whose config another line wrote; else ""."""
     model = getattr(type(model), "run_by_function", model)
     written_by = version_of(model)
-    if is_native(model) or _line(written_by) in (None, _running()):
+    if _line(written_by) in (None, _running()) or is_native(model):
         return ""
     return (
         f"; its config is of transformers {written_by}, and its code may need that: "

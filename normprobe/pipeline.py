@@ -109,6 +109,8 @@ class Pipeline:
         notes = () if self.source.plan is None else self.source.plan.notes
         for warning in note_model(self.run, model, self.source.weights_record, notes):
             log.warning("warning: %s", warning)
+        if self.source.doubt:
+            doubt(self.run, self.source.doubt)
         self._started = time.perf_counter()
         return model
 

@@ -13,6 +13,7 @@ trusted (``--trust-remote-code``).
 import importlib
 import sys
 import typing
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -205,6 +206,8 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
         bridge_tower_inside(tower)
     bridge_token_of_config(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
+    # Code that loads a file into a model without memory: the checkpoint's weights follow.
+    warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
     before = set(sys.modules)
     _noting.append(bridges)
     try:

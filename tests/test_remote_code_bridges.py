@@ -62,6 +62,26 @@ def test_plain_rotary_tables_have_no_scaling() -> None:
     assert older_config(rope_scaling={"type": "default"}).rope_scaling is None
 
 
+@pytest.mark.skipif(not is_line_5(), reason="one field holds both since transformers 5")
+def test_to_set_rope_scaling_to_none_leaves_the_table() -> None:
+    """As the classes of LLaVA-NeXT and LongVA do while they are built."""
+    config = type("Derived", (LlamaConfig,), {"model_type": "derived"})(rope_theta=77.0)
+    remote_code_bridges.bridge_rope_scaling(type(config))
+    config.rope_scaling = None
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 77.0}
+    config.rope_scaling = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5.0}
+    assert config.rope_parameters["factor"] == 2.0
+    config.rope_scaling = None
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 5.0}
+
+
+def test_what_is_loaded_before_there_is_memory_is_no_news(recwarn: Any) -> None:
+    """Osprey loads its tower's file while it is built; the checkpoint's weights follow."""
+    with remote_code_bridges.foreign_code(True, []):
+        nn.Linear(2, 2, device="meta").load_state_dict(nn.Linear(2, 2).state_dict())
+    assert not [each for each in recwarn if "no-op" in str(each.message)]
+
+
 def test_rope_scaling_has_its_type_under_both_names() -> None:
     scaling = older_config(rope_scaling={"rope_type": "linear", "factor": 2.0}).rope_scaling
     assert (scaling["type"], scaling["rope_type"], scaling["factor"]) == ("linear", "linear", 2.0)

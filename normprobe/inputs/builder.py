@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import of_other_line, raised_in_own_code
+from normprobe.failures import (
+    install,
+    missing_packages,
+    of_other_line,
+    raised_in_own_code,
+)
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
@@ -116,16 +121,20 @@ class InputBuilder:
             if len(samples) > 1:  # one by one: the message is to name the sample at fault
                 for sample in samples:
                     self.build([sample])
-            remedy = "leave the sample out of the data"
+            remedy, who = "leave the sample out of the data", "the processor refuses"
             remedy += ", or use --batch-size 1 if only the batch fails" * (len(samples) > 1)
             if self.own_code and not self.inputs_file.build:
                 remedy = WRITE
             elif own := self.inputs_file.record.get("path"):
                 remedy = f"mend build() in {own}, or {remedy}"
                 remedy += of_other_line(self.model) if raised_in_own_code(error) else ""
+                who = f"build() of {own} fails on"
+            if packages := missing_packages(error):
+                remedy = install(packages)
+            elif getattr(self.processor, "patch_size", "") is None and "NoneType" in str(error):
+                remedy = "set patch_size in processor_config.json, as the vision encoder has it"
             raise RefusedSample(
-                f"the processor refuses {', '.join(map(_described, samples))}: {first_line(error)}",
-                remedy,
+                f"{who} {', '.join(map(_described, samples))}: {first_line(error)}", remedy
             ) from error
 
     def limits(self, samples: Sequence[Sample]) -> AbstractContextManager[None]:

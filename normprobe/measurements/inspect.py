@@ -71,6 +71,8 @@ def inspected(
         if ids := getattr(parts, name):
             facts[name.replace("_", " ")] = ", ".join(map(str, ids))
     facts["weight files"] = compared
+    if checkpoint.doubt:
+        facts["doubt"] = checkpoint.doubt
     if checkpoint.alignment is not None:
         facts["alignment norm"] = f"behind {checkpoint.alignment.after}"
     stored = weights_table(checkpoint, model, parts, weight_files) if weights else None

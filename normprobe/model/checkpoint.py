@@ -73,6 +73,7 @@ class Checkpoint:
     gguf: str | None = None  # the GGUF file that the folder ``source`` was made of
     # what its own code needed to run on this transformers, of ``remote_code_bridges.foreign_code``
     bridges: list[str] = field(default_factory=list, compare=False)
+    doubt: str = ""  # of the class that its config names
 
     @property
     def argument(self) -> str:
@@ -106,6 +107,7 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read the config of a checkpoint and tell what kind of model it is."""
     from transformers import AutoConfig, PretrainedConfig
+    from transformers.utils.hub import extract_commit_hash
 
     from normprobe.remote_code_bridges import (
         bridge_auto_map,
@@ -145,11 +147,11 @@ def open_checkpoint(
             inputs_file=inputs_file,
             kind=kind,
         )
-        commit = _commit_of(adapter_file) or revision
+        commit = extract_commit_hash(str(adapter_file), None) or revision
         base = replace(base, adapter=source, adapter_revision=commit)
         return replace(base, name=_name_of(model), typed=model)
     # One commit for all that follows, however the branch moves meanwhile.
-    revision = _commit_of(config_file) or revision
+    revision = extract_commit_hash(str(config_file), None) or revision
     if config_file is not None:
         config_of(config_file)  # a broken one is named before anything is built of it
     bridges: list[str] = []
@@ -203,6 +205,26 @@ def open_checkpoint(
         alignment=config_settings(config),
         gguf=gguf,
         bridges=bridges,
+        doubt=_class_doubt(raw, config),
+    )
+
+
+def _class_doubt(raw: Mapping[str, Any], config: Any) -> str:
+    """A doubt where transformers has a config's type, but none of the classes that it names.
+
+    A package may give its config the type of transformers' own and save its model so (PLLaVA).
+    """
+    import transformers
+
+    names = [name for name in raw.get("architectures") or () if isinstance(name, str)]
+    there = {name.lower() for name in dir(transformers)}
+    own = is_own_code(config) or raw.get("auto_map") or raw.get("model_type") != config.model_type
+    if own or not names or any(name.lower() in there for name in names):
+        return ""
+    return (
+        f"config.json names the class {names[0]}, which transformers {transformers.__version__} "
+        f"does not have: measured as its own of the type {config.model_type!r}, whose forward may "
+        "be another; where a package has it, import it in setup() of an --inputs file"
     )
 
 
@@ -305,7 +327,7 @@ def _set_up(setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str
         file, written_for = inputs_file.record["path"], raw.get("transformers_version")
         way = _way_to(missing_packages(error))
         in_package = Path(extract_tb(error.__traceback__)[-1].filename) != Path(file).absolute()
-        if in_package and not isinstance(error, ImportError) and written_for:
+        if in_package and not missing_packages(error) and written_for:
             way = (
                 f"its config is of transformers {written_for}, and the code that it imports may "
                 f"need that: {other_version(written_for)}"
@@ -374,13 +396,6 @@ def cached(source: str, file: str, revision: str | None) -> Path | None:
     except (OSError, ValueError):  # loading the config explains it better
         return None
     return None if path is None else Path(path)
-
-
-def _commit_of(config_file: Path | None) -> str | None:
-    """The commit of a file in the hub's cache; None of a local file."""
-    from transformers.utils.hub import extract_commit_hash
-
-    return None if config_file is None else extract_commit_hash(str(config_file), None)
 
 
 def _adapter_config(path: Path, source: str) -> dict[str, Any]:

@@ -162,9 +162,9 @@ class _Forward:
             apart = float((norms.square() + along.square()).mean().sqrt() / rows[0].mean())
             if apart > _ROUNDING:
                 return (
-                    "the model draws random numbers or counts its calls: two forwards of one batch "
-                    f"differ, by {apart:.1%} of the mean norm behind layer {number}, and this is "
-                    "one of them"
+                    "the model draws random numbers, counts its calls or changes itself: two "
+                    f"forwards of one batch differ, by {apart:.1%} of the mean norm behind layer "
+                    f"{number}, and this is one of them"
                 )
         return ""
 

@@ -213,11 +213,18 @@ class MeasuredModel:
             if traced is None and attends:
                 return  # it may run behind layer 1
             if traced is None and self.found_by != "by hand":
-                raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, **{role: "NAME"}))
+                way = by_hand(self.model, **{role: "NAME"})
+                pooled = f"; that is {name} itself, if its rows are pooled or mixed behind it"
+                raise NormprobeError(f"{problem}: it {does}", way + pooled * (role == "projector"))
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if traced is not None:
-                said = f"{problem}: it {does}; a trace found {getattr(traced, role).name}"
+                found = getattr(traced, role).name
+                said = f"{problem}: it {does}; a trace found {found}"
                 said += f": it {still[1]}, the others of another module" if still else ""
+                if still and found == name:
+                    said = f"{name} {does}, the others of another module"
+                elif not still and found.startswith(f"{name}."):
+                    said = ""  # what holds it is never called itself
             self.doubt = "; ".join(filter(None, [self.doubt, said]))
         self._parts_seen = seen  # what was refused is looked at again
 

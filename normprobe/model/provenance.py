@@ -259,7 +259,7 @@ class Provenance:
             if ids is not None and len(entered) != len(ids) and not turned:
                 raise NormprobeError(
                     f"decoder layer 1 receives {list(entered.shape[:-1])} positions of prompts "
-                    f"{list(ids.shape)}: they are packed inside the model",
+                    f"{list(ids.shape)}: they are packed inside the model, or some are left out",
                     "measure with --batch-size 1",
                 )
             if declared and ids is not None:  # once: a model inserts rows, or it does not
@@ -273,7 +273,8 @@ class Provenance:
             if rows is None and ids is not None and (added or ids.shape == entered.shape[:2]):
                 rows = rows_of_prompt(ids.to(entered.device), mask, entered.shape[1])
             told = None
-            if rows is not None and (ids is None or pixel_inputs(inputs) or not rows.in_place):
+            shown = any(pixel_inputs(inputs, group) for group in (VISUAL, *_TOKEN_TYPES))
+            if rows is not None and (ids is None or shown or not rows.in_place):
                 told = self._of_rows(inputs, entered, rows, None)
             self._by_layout = {**dict(list(self._by_layout.items())[-_LAYOUTS:]), layout: told}
         return self._by_layout[layout]

@@ -40,6 +40,7 @@ from normprobe.model.load.loading import (
 from normprobe.model.load.partial_load import build_on_meta, changed_buffers
 from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.required_tensors import Needs
+from normprobe.model.load.weight_checks import seeing_random_weights
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import find_or_trace
@@ -66,6 +67,7 @@ class ModelSource(ABC):
         kind: what it is; None: nobody said it, the parts tell.
         argument: what opens it on a command line.
         bridges: what the model's own code needed to run on this transformers.
+        doubt: of the class that is measured.
         plan: of the last load; None: there was none.
         fetched: bytes of weights, by all loads; None: unknown.
         prepared: what the inputs file changed in the model, in words.
@@ -74,6 +76,7 @@ class ModelSource(ABC):
     kind: str | None = None
     argument = "MODEL"
     bridges: Sequence[str] = ()
+    doubt = ""  # of the class that is measured
     plan: LoadPlan | None = None
     fetched: int | None = 0
     lock: Any
@@ -212,7 +215,9 @@ class ModelSource(ABC):
         before = attention_in(model)
         name = f"the inputs file of {self._inputs_file.names}"
         try:
-            changed = list(prepare(model, self._processor) or ())
+            with seeing_random_weights() as found:
+                changed = list(prepare(model, self._processor) or ())
+            self.doubt = "; ".join(filter(None, [self.doubt, *found]))
         except NormprobeError:
             raise
         except Exception as error:  # a model of the same names may have any other code
@@ -325,7 +330,7 @@ class CheckpointSource(ModelSource):
         self.checkpoint = checkpoint
         self.kind = checkpoint.kind
         self.argument = checkpoint.argument
-        self.bridges = checkpoint.bridges
+        self.bridges, self.doubt = checkpoint.bridges, checkpoint.doubt
         self._given_processor = processor
         self._needs: tuple[Needs, ...] = ()
 

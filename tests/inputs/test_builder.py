@@ -1,5 +1,6 @@
 """Samples to one batch: the text, the images, the padding, and what is refused."""
 
+import copy
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from PIL import Image
 from support.processors import make_processor
 from tokenizers.processors import TemplateProcessing
+from transformers import PretrainedConfig
 
 from normprobe.data.media import Audio, Video
 from normprobe.data.rows import RefusedSample
@@ -237,6 +239,31 @@ def test_a_file_that_fails_is_to_be_mended(specimen_processor, samples):
         raise ValueError("no room")
 
     file = InputsFile(build=build, record={"path": "mine.py"})
-    with pytest.raises(RefusedSample, match="no room") as refusal:
+    with pytest.raises(RefusedSample, match=r"build\(\) of mine.py fails on .*no room") as refusal:
         InputBuilder(specimen_processor, inputs_file=file).build(samples[:1])
     assert refusal.value.remedy.startswith("mend build() in mine.py, or leave the sample out")
+    assert "transformers" not in refusal.value.remedy
+    older = type("Older", (), {"forward": None, "config": PretrainedConfig()})()
+    older.config.transformers_version = "4.31.0"
+    with pytest.raises(RefusedSample) as refusal:
+        InputBuilder(specimen_processor, inputs_file=file, model=older).build(samples[:1])
+    assert "its config is of transformers 4.31.0" in refusal.value.remedy
+
+
+def test_a_processor_of_an_older_checkpoint_lacks_a_size(specimen_processor, samples):
+    """Those of LLaVA were saved without processor_config.json once."""
+    older = copy.copy(specimen_processor)
+    older.patch_size = None
+    with pytest.raises(RefusedSample, match="NoneType") as refusal:
+        InputBuilder(older).build(samples[:1])
+    assert refusal.value.remedy.startswith("set patch_size in processor_config.json")
+
+
+def test_a_file_that_lacks_a_package_names_it(specimen_processor, samples):
+    def build(*_):
+        import a_package_that_nobody_has  # noqa: F401
+
+    file = InputsFile(build=build, record={"path": "mine.py"})
+    with pytest.raises(RefusedSample, match="No module named") as refusal:
+        InputBuilder(specimen_processor, inputs_file=file).build(samples[:1])
+    assert "install a_package_that_nobody_has as the model's page says" in refusal.value.remedy

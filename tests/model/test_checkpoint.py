@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PretrainedConfig, PreT
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
+from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import KINDS, auto_class, open_checkpoint
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
@@ -49,6 +50,28 @@ def test_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
 def test_a_vision_part_of_any_name_makes_no_language_model(repository: Any) -> None:
     checkpoint = open_checkpoint(str(repository("inplace")), trust_remote_code=True)
     assert checkpoint.kind == VISION_LANGUAGE
+
+
+@pytest.mark.parametrize(
+    ("names", "doubted"),
+    [
+        (["PllavaForConditionalGeneration"], True),  # a package's, of the type of transformers' own
+        (["LlavaForConditionalGeneration"], False),
+        (["LLaVAForConditionalGeneration"], False),  # as it was once written
+        ([], False),
+    ],
+)
+def test_a_class_that_transformers_lacks_is_doubted(
+    names: list[str], doubted: bool, tmp_path: Path
+) -> None:
+    tiny_model("llava").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": names}))
+    opened = open_checkpoint(str(tmp_path))
+    assert bool(opened.doubt) == doubted
+    if doubted:
+        assert "PllavaForConditionalGeneration, which transformers" in opened.doubt
+        assert inspected(opened, {}).facts["doubt"] == opened.doubt
 
 
 def test_an_original_llava_is_no_default_model(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Plain modules of many kinds: measured right, beside float64 NumPy, or refused in true words."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,13 @@ import torch
 from model.test_decoder_rows import FULL, PATCHES, assert_right, groups_of, pictures
 from peft import PromptTuningConfig, get_peft_model
 from support.flat import flat
-from support.plain_modules import SPECIAL, WIDTH, Block, Eye, Plain, made
+from support.plain_modules import EYE, SPECIAL, WIDTH, Block, Eye, Plain, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
-from normprobe import NormprobeError, Probe, probe_layers, schema
+from normprobe import NormprobeError, Probe, find_parts, probe_layers, schema
+from normprobe.model.measured_model import MeasuredModel
 
 BY_HAND = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
 
@@ -165,6 +167,93 @@ def test_placeholders_that_keep_their_word_are_structural() -> None:
     assert_right(module, inputs, groups, run.table)
 
 
+class Filled(Plain):
+    """A short video is filled up with zeros, of which the projector makes rows (Video-ChatGPT)."""
+
+    def forward(self, input_ids: Tensor, video: Tensor) -> Tensor:
+        seen = self.vision(video)
+        seen = torch.cat([seen[:, :-1], torch.zeros_like(seen[:, -1:])], 1)
+        there = (input_ids == self.place).unsqueeze(-1)
+        return self.think(self.words(input_ids).masked_scatter(there, self.connector(seen)), None)
+
+
+def test_rows_that_neither_words_nor_a_video_change_are_structural() -> None:
+    module, inputs = made(Filled), {"input_ids": FULL, "video": pictures(2)}
+    groups = groups_of(FULL, torch.ones_like(FULL))
+    for row in groups:
+        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
+    named = {**BY_HAND, "projector": "connector"}
+    table = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs).table
+    assert_right(module, inputs, groups, table[table["group"] != schema.VIDEO])
+
+
+class Held(Plain):
+    """What projects stands in a module that is never called itself (MoE-LLaVA)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.connector
+        self.holder = nn.ModuleDict({"image": nn.Linear(EYE, WIDTH)})
+
+    @property
+    def connector(self) -> nn.Module:
+        return self.holder["image"]
+
+
+def test_a_projector_inside_a_module_that_is_never_called() -> None:
+    module, inputs = made(Held), {"tokens": FULL, "image": pictures(2)}
+    run = Probe(module, named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+    assert run.record["parts"]["projector"] == "holder.image"
+    assert "doubts" not in run.record
+
+
+class Region(Plain):
+    """Another module makes the last row of a picture (Osprey)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extract = nn.ModuleList([nn.Linear(EYE, WIDTH)])
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        seen = self.vision(image)
+        rows = torch.cat([self.connector(seen[:, :-1]), self.extract[0](seen[:, -1:])], 1)
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, rows), None)
+
+
+def test_one_of_several_projectors_is_said_so() -> None:
+    module, inputs = made(Region), {"tokens": FULL, "image": pictures(2)}
+    run = Probe(module, named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+    (doubt,) = run.record["doubts"]
+    assert doubt == (
+        "connector hands over 6 rows, and 8 visual tokens enter the decoder, the others of another "
+        "module"
+    )
+
+
+class Pooled(Plain):
+    """Pairs of the projector's rows become one."""
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image)).repeat_interleave(2, 1)
+        rows = rows.roll(1, 1).unflatten(1, (-1, 2)).mean(2)
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, rows), None)
+
+
+def test_a_projector_whose_rows_are_pooled_may_be_named() -> None:
+    module, inputs = made(Pooled), {"tokens": FULL, "image": pictures(2)}
+    named = {**BY_HAND, "projector": "connector"}
+    guessed = replace(find_parts(module, named=named), named=frozenset())
+    with pytest.raises(NormprobeError, match="other rows than enter") as refusal:
+        MeasuredModel(module, guessed).batch(inputs)
+    assert "connector itself, if its rows are pooled" in refusal.value.remedy
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+
+
 class Prompted(Plain):
     """Learned rows before the prompt, as of prompt tuning; then the picture, then text."""
 
@@ -305,12 +394,20 @@ def test_as_many_samples_as_rows(declared: bool) -> None:
     assert_right(module, inputs, groups, run.table)
 
 
+class Spare(Plain):
+    """A module that is never called, beside those that are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(WIDTH, WIDTH)
+
+
 def test_a_part_that_nobody_named_is_not_called_named() -> None:
-    """The head is taken for a projector; a trace finds it where other parts are named."""
+    """It is taken for a projector; a trace finds that where other parts are named."""
     inputs = {"tokens": FULL, "image": pictures(2)}
-    run = Probe(made(Plain), named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    run = Probe(made(Spare), named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
     (doubt,) = run.record["doubts"]
-    assert doubt.startswith("head looks like no projector: it hands over nothing")
+    assert doubt.startswith("spare looks like no projector: it hands over nothing")
     assert doubt.endswith("a trace found connector")
     assert run.record["parts"]["projector"] == "connector"
     assert run.record["parts_found_by"] == "by hand"

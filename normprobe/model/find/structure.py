@@ -57,7 +57,9 @@ _ROLES = {
 _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
 #: Children of the encoder's parent that are no projector.
-_NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel|^gen_")
+_NO_PROJECTOR = re.compile(
+    r"audio|speech|sound|video|tower|lm_head|norm$|embed_tokens$|vqmodel|^gen_"
+)
 
 #: Children of the audio encoder's parent that project what it hands over.
 _OF_SOUND = re.compile(r"(audio|speech|sound)(?!.*(tower|encoder|model)$)")
@@ -286,6 +288,7 @@ def _projector(
     or the text table is the language model, whatever it is called.
 
     The last one is taken where several follow each other: it makes the tokens the decoder reads.
+    One that makes rows of another width makes none of these (Mini-Gemini).
     That of sounds stands beside ``near``, by its name, where there is no encoder of them.
     """
     near = near or encoder
@@ -308,7 +311,12 @@ def _projector(
         and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
         and size_of(child)
     ]
-    return next(reversed(beside or inside), None)
+    width, fitting = getattr(language[-1], "embedding_dim", None), []
+    for child in beside:
+        linear = [each for each in child.modules() if isinstance(each, nn.Linear)]
+        if not linear or linear[-1].out_features == width:
+            fitting.append(child)
+    return next(reversed(fitting or beside or inside), None)
 
 
 def _refuse_unseen_images(model: nn.Module) -> None:

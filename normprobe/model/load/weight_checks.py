@@ -5,11 +5,14 @@ silence, and casts an 8-bit table without its scales.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import Checkpoint
@@ -39,6 +42,26 @@ def refuse_missing(checkpoint: Checkpoint, report: Mapping[str, Any]) -> None:
             ),
         ],
     )
+
+
+@contextmanager
+def seeing_random_weights() -> Iterator[list[str]]:
+    """Of what code loads by itself inside the block, such as a tower: what its files lack."""
+    load, found = vars(PreTrainedModel)["from_pretrained"].__func__, list[str]()
+
+    def load_and_see(cls: Any, *arguments: Any, **options: Any) -> Any:
+        told = options.pop("output_loading_info", False)
+        model, report = load(cls, *arguments, output_loading_info=True, **options)
+        if lacking := sorted(report["missing_keys"]):
+            where = arguments[0] if arguments else "what is loaded"
+            found.append(
+                f"{where} lacks {len(lacking)} of the weights of {cls.__name__}, such as "
+                f"{lacking[0]}: they are random"
+            )
+        return (model, report) if told else model
+
+    with patch.object(PreTrainedModel, "from_pretrained", classmethod(load_and_see)):
+        yield found
 
 
 def refuse_unread(checkpoint: Checkpoint, model: nn.Module) -> None:

@@ -82,6 +82,11 @@ def test_a_setup_whose_package_fails_names_the_version(
     told = invoke(*command).stderr
     assert "setup() of inputs.py fails: NameError: name 'BaseOfOlder' is not defined" in told
     assert "its config is of transformers 4.28.1, and the code that it imports may need" in told
+    # A name of transformers that went is none that the file could mend.
+    Path("of_older_names.py").write_text("from transformers.models.bloom import _expand_mask\n")
+    told = invoke(*command).stderr
+    assert "cannot import name '_expand_mask'" in told
+    assert "its config is of transformers 4.28.1, and the code that it imports may need" in told
     Path("inputs.py").write_text("def setup():\n    undefined\n")
     assert "mend the file" in invoke(*command).stderr
 

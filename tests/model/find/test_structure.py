@@ -51,6 +51,15 @@ def test_what_makes_images_projects_none() -> None:
     assert found(model) == PARTS["llava"]
 
 
+def test_a_second_tower_and_what_serves_it_project_nothing() -> None:
+    """As in Mini-Gemini: queries of one tower look at another's maps before the projector."""
+    model = tiny_model("llava")
+    width = model.config.text_config.hidden_size
+    model.model.vision_tower_aux = nn.Conv2d(3, 8, 4)
+    model.model.query_projector = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, width + 1))
+    assert found(model) == PARTS["llava"]
+
+
 # --- parts named by hand, and errors that print the command to name them with ---------------------
 
 

@@ -56,6 +56,7 @@ def test_what_setup_imports_is_found_by_its_name(checkpoint: tuple[Path, Plain])
     file = InputsFile(setup=setup)
     opened = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
     assert (type(opened.config).__name__, opened.kind) == ("UnregisteredConfig", VISION_LANGUAGE)
+    assert not opened.doubt  # the class that config.json names
     model = load_model(opened, device="cpu", dtype="float32")
     positions = model.body.vision.clip.embeddings.position_ids
     assert np.array_equal(positions, np.arange(5)[None])

@@ -9,6 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.cases import model_of
+from support.tiny_inputs import tiny_inputs
 from support.tiny_models import build
 
 from normprobe import Probe, find_parts
@@ -206,3 +207,20 @@ def test_bfloat16_that_is_read_as_float16_is_told_by_its_numbers(size: float) ->
     assert not any(map(is_relabelled, (table, table.bfloat16(), table.half())))
     assert not is_relabelled(torch.ones(500, 64))  # made by hand, not read from a file
     assert not is_relabelled(table.to("meta"))
+
+
+def test_what_an_inputs_file_loads_with_random_weights_is_in_doubt(tmp_path):
+    """As a tower whose folder another transformers saved, under other names."""
+    weights, file = damaged(tmp_path, "clip_vision_model")
+    kept = {name: weight for name, weight in weights.items() if "layers.0" not in name}
+
+    code = f"CLIPVisionModel.from_pretrained({str(tmp_path)!r}).train()"
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from transformers import CLIPVisionModel\ndef prepare(model, processor):\n    " + code
+    )
+    for lacking in (False, True):
+        save_file(kept if lacking else weights, file, metadata={"format": "pt"})
+        run = Probe(model_of("llava"), inputs=str(mine)).layers(tiny_inputs(model_of("llava")))
+        told = " ".join(run.record.get("doubts", []))
+        assert ("of the weights of CLIPVisionModel, such as " in told) == lacking
