@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import (
-    install,
-    missing_packages,
-    of_other_line,
-    raised_in_own_code,
-)
+from normprobe.failures import install, missing_packages, of_other_line
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
@@ -126,8 +121,7 @@ class InputBuilder:
             if self.own_code and not self.inputs_file.build:
                 remedy = WRITE
             elif own := self.inputs_file.record.get("path"):
-                remedy = f"mend build() in {own}, or {remedy}"
-                remedy += of_other_line(self.model) if raised_in_own_code(error) else ""
+                remedy = f"mend build() in {own}, or {remedy}{of_other_line(self.model)}"
                 who = f"build() of {own} fails on"
             if packages := missing_packages(error):
                 remedy = install(packages)

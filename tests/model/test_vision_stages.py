@@ -104,7 +104,7 @@ def observed() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "does"),
     [
-        (lambda: llava_with(reward=nn.Linear(32, 32)), "hands over nothing"),
+        (lambda: llava_with(reward=nn.Linear(32, 64)), "hands over nothing"),
         (observed, "other rows than enter the decoder"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_guess_that_fails_its_check_is_followed_by_a_trace(make, does: str) ->
 def test_a_refused_model_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a trace finds no other part."""
     monkeypatch.setattr(measured_model, "retraced", lambda *_: None)
-    probe = Probe(llava_with(reward=nn.Linear(32, 32)), special_token_ids=SPECIAL_IDS)
+    probe = Probe(llava_with(reward=nn.Linear(32, 64)), special_token_ids=SPECIAL_IDS)
     for _ in range(2):
         with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
             probe.layers(tiny_inputs(tiny_model("llava")))
