@@ -114,8 +114,9 @@ def test_columns_that_are_missing_or_there_twice(received, message):
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("caf\u00e9", "'caf\u00e9'"),
-        ("caf\u00e9\u202e\n", r"'caf\xe9\u202e\n'"),  # text that runs backwards stays in its place
+        ("d\u00e9j\u00e0", "'d\u00e9j\u00e0'"),
+        # Text that runs backwards stays in its place.
+        ("d\u00e9j\u00e0\u202e\n", r"'d\xe9j\xe0\u202e\n'"),
         (3.5, "3.5"),
         ("x" * 99, "'" + "x" * 59),
     ],
