@@ -30,8 +30,9 @@ def test_tables_pictures_and_what_is_lacking_are_there(tmp_path: Path) -> None:
     columns = ["artefact", "model", "reason"]
     lacking = pd.DataFrame([("table8", "org/a", f"gated {ATTACK}")], columns=columns)
     out = tmp_path / "out"
+    made = {"table9": TABLE, "figure9": picture, "figure10": picture}
     for _ in range(2):  # a second one replaces the first
-        text = write_page(out, {"table9": TABLE, "figure9": picture}, lacking).read_text()
+        text = write_page(out, made, lacking).read_text()
     page = Reader(text)
     for said in ("Table 9: norms", "Norm Mean", "1.235", "(1.2)", "Below: as published.", "org/a"):
         assert said in page.text

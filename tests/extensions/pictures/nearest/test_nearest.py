@@ -17,6 +17,7 @@ from normprobe.extensions.pictures.nearest.measure import (
     CHANCE,
     NearestRows,
     SeenWords,
+    WordRows,
     above_chance,
     observer,
     rows,
@@ -101,6 +102,13 @@ def test_models_whose_text_attends_to_the_picture_are_refused():
     model, builder = loaded("mllama")
     with pytest.raises(NormprobeError, match="nearest words need visual tokens"):
         observer(model, builder)
+
+
+def test_states_of_another_width_than_the_table_have_no_cosine():
+    table = torch.ones(5, 4)
+    words = WordRows(table, table.norm(dim=1), torch.zeros(5))
+    with pytest.raises(NormprobeError, match="the text table are 4 wide, states 6"):
+        words.nearest(torch.ones(3, 6))
 
 
 def test_a_sample_without_a_picture_is_left_out():
