@@ -14,6 +14,7 @@ from normprobe.failures import (
     code_failure,
     hub_answers,
     install,
+    is_native,
     is_newer,
     missing_packages,
     other_version,
@@ -225,6 +226,17 @@ def _class_doubt(raw: Mapping[str, Any], config: Any) -> str:
         f"config.json names the class {names[0]}, which transformers {transformers.__version__} "
         f"does not have: measured as its own of the type {config.model_type!r}, whose forward may "
         "be another; where a package has it, import it in setup() of an --inputs file"
+    )
+
+
+def other_class_doubt(model: Any) -> str:
+    """A doubt where code offers another class for a config than the one that it names (LISA)."""
+    names, built = model.config.architectures or (), type(model).__name__
+    if is_native(model) or not names or built in names:
+        return ""
+    return (
+        f"config.json names the class {names[0]}, and its code offers {built} for such a config: "
+        f"measured as {built}, whose forward may be another"
     )
 
 

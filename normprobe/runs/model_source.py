@@ -26,7 +26,13 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.inputs.on_device import moved_to, transformers_config
 from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
 from normprobe.model.attention_weights import attention_in
-from normprobe.model.checkpoint import SPECIMEN, Checkpoint, is_own_code, reads_sounds
+from normprobe.model.checkpoint import (
+    SPECIMEN,
+    Checkpoint,
+    is_own_code,
+    other_class_doubt,
+    reads_sounds,
+)
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.loading import (
@@ -330,7 +336,7 @@ class CheckpointSource(ModelSource):
         self.checkpoint = checkpoint
         self.kind = checkpoint.kind
         self.argument = checkpoint.argument
-        self.bridges, self.doubt = checkpoint.bridges, checkpoint.doubt
+        self.bridges = checkpoint.bridges
         self._given_processor = processor
         self._needs: tuple[Needs, ...] = ()
 
@@ -443,6 +449,8 @@ class CheckpointSource(ModelSource):
                 attn_implementation=self.loading.attn_implementation,
                 shared=self.loading.device == TENSOR_PARALLEL,
             )
+        doubts = self.checkpoint.doubt, other_class_doubt(model)
+        self.doubt = "; ".join(filter(None, doubts))
         if self.bridges:
             log.warning(
                 "note: the code of %s is older than this transformers; bridged: %s",

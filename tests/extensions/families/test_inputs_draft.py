@@ -225,7 +225,17 @@ def test_a_file_makes_ids_and_pixels_by_itself(
         asked = ("layers", ".", "--inputs", "begun.py", "-b", batch, "-o", name)
         done = invoke(*asked, "--data", f"{name}.jsonl")
         assert done.exit_code == 0, done.output
-        check_norms(body, of_file, load_run(name).table)
+        run = load_run(name)
+        check_norms(body, of_file, run.table)
+        assert "doubts" not in run.record
+    # A config may name another class of the package: that is not what is measured.
+    config = json.loads(Path("config.json").read_text())
+    named = json.dumps(config | {"architectures": ["OtherForCausalLM"]})
+    Path("config.json").write_text(named)
+    assert invoke(*asked[:-1], "other", "--data", "alone.jsonl").exit_code == 0
+    (doubt,) = load_run("other").record["doubts"]
+    assert "the class OtherForCausalLM, and its code offers InsertingForCausalLM" in doubt
+    Path("config.json").write_text(json.dumps(config))
     # Now its code is known: forward names the pixels, a constant the id, and nothing is to edit.
     again = invoke("inputs", ".", "--write", "again.py")
     assert "again.py is written; one sample is measured with it: 16 visual" in again.stdout
