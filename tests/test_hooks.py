@@ -95,6 +95,20 @@ def test_a_model_that_writes_into_its_inputs_gets_copies() -> None:
         assert inputs["data"]["images"][0].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(("widths", "shape"), [((6, 6), (24, 6)), ((6, 8), (3, 4, 6))])
+def test_a_list_of_rows_or_of_pictures_of_different_widths(
+    widths: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    class Tower(nn.Module):
+        def forward(self, images: list[Tensor]) -> Tensor:
+            return torch.stack([image.mean()[None] for image in images])
+
+    tower, seen = Tower(), []
+    with attached(on_call(tower, lambda entered, *_: seen.append(entered.shape))):
+        tower([torch.ones(3, 4, width) for width in widths])
+    assert seen == [shape]
+
+
 def test_an_error_in_the_model_removes_the_hooks_and_restores_training(stack: Stack) -> None:
     stack.layers[2].eval()
 
