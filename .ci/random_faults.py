@@ -65,6 +65,8 @@ def main(number: int, seed: int) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, else
     left = [fault_of(place) for place in drawn]
     for which in (near, everything):
+        if not left:
+            break
         # What fails without a fault kills none.
         sound = {"name": "nothing", "killed_by": sorted({t for f in left for t in which(f)})}
         tried = [sound, *({**fault, "killed_by": which(fault)} for fault in left if which(fault))]

@@ -239,10 +239,11 @@ def _first_state(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
         return None
     for key in path:
         value = value[key]
-    if isinstance(value, list) and len({item.shape[-1] for item in value}) == 1:  # of any lengths
-        return torch.cat([item.reshape(-1, item.shape[-1]) for item in value])
-    # Pictures of different widths are no rows (LLaVA-UHD).
-    return cast(Tensor, value[0] if isinstance(value, list) else value)
+    if not isinstance(value, list):
+        return cast(Tensor, value)
+    if len({item.shape[-1] for item in value}) > 1:  # pictures, which are no rows (LLaVA-UHD)
+        return cast(Tensor, value[0])
+    return torch.cat([item.reshape(-1, item.shape[-1]) for item in value])  # of any lengths
 
 
 @contextmanager

@@ -147,6 +147,14 @@ def test_rows_in_their_place(way: str, named: bool) -> None:
     assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
 
 
+def without_the_last() -> np.ndarray:
+    """The groups of ``FULL`` where the last row of each picture is structural."""
+    groups = groups_of(FULL, torch.ones_like(FULL))
+    for row in groups:
+        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
+    return groups
+
+
 class Cut(Plain):
     """The last placeholder of each picture keeps the row of its id."""
 
@@ -159,12 +167,9 @@ class Cut(Plain):
 
 def test_placeholders_that_keep_their_word_are_structural() -> None:
     module, inputs = made(Cut), {"input_ids": FULL, "image": pictures(2)}
-    groups = groups_of(FULL, torch.ones_like(FULL))
-    for row in groups:
-        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
     named = {**BY_HAND, "projector": "connector"}
     run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
-    assert_right(module, inputs, groups, run.table)
+    assert_right(module, inputs, without_the_last(), run.table)
 
 
 class Filled(Plain):
@@ -179,12 +184,9 @@ class Filled(Plain):
 
 def test_rows_that_neither_words_nor_a_video_change_are_structural() -> None:
     module, inputs = made(Filled), {"input_ids": FULL, "video": pictures(2)}
-    groups = groups_of(FULL, torch.ones_like(FULL))
-    for row in groups:
-        row[(row == schema.VISUAL).nonzero()[0].max()] = schema.STRUCTURAL
     named = {**BY_HAND, "projector": "connector"}
     table = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs).table
-    assert_right(module, inputs, groups, table[table["group"] != schema.VIDEO])
+    assert_right(module, inputs, without_the_last(), table[table["group"] != schema.VIDEO])
 
 
 class Held(Plain):

@@ -56,12 +56,14 @@ def test_the_second_of_two_is_refused_until_the_first_ends(tmp_path: Path) -> No
 
 
 def test_a_lock_does_not_outlive_its_process_in_one_forked_from_it(tmp_path: Path) -> None:
-    forks = f"import os\n{HOLD}".replace("print(", "child = os.fork()\nif child: print(child, ")
+    forks = f"import os\n{HOLD}".replace("print(", "print(os.fork() or os.getpid(), ")
     process = subprocess.Popen(
         [sys.executable, "-c", forks, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    child = int(process.stdout.readline().split()[0])
+    # Both say the number of the child: it has begun, and given back what it inherited.
+    child, same = (int(process.stdout.readline().split()[0]) for _ in range(2))
+    assert child == same
     try:
         process.kill()
         process.wait()

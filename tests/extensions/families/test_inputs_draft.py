@@ -119,16 +119,21 @@ class Untold(LlamaForCausalLM):
 """
 
 
+def untold(folder: Path, code: str) -> None:
+    """A repository with that code, and without weights."""
+    keys = {"AutoConfig": "untold.UntoldConfig", "AutoModelForCausalLM": "untold.Untold"}
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
+    config = {"model_type": "untold", "auto_map": keys, "num_attention_heads": 2, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "untold.py").write_text(code)
+    byte_tokenizer((), None).save_pretrained(folder)
+
+
 def test_a_file_that_makes_inputs_is_believed_that_the_model_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    keys = {"AutoConfig": "untold.UntoldConfig", "AutoModelForCausalLM": "untold.Untold"}
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
-    config = {"model_type": "untold", "auto_map": keys, "num_attention_heads": 2, **sizes}
-    Path("config.json").write_text(json.dumps(config))
-    Path("untold.py").write_text(UNTOLD)
-    byte_tokenizer((), None).save_pretrained(tmp_path)
+    untold(tmp_path, UNTOLD)
     Path("inputs.py").write_text("def build(model, processor, samples, system):\n    return {}\n")
     plain = invoke("layers", ".", "--trust-remote-code").stderr
     assert "is a language model, and the samples of --data sample hold images" in plain
@@ -141,13 +146,8 @@ def test_a_forward_that_takes_one_mapping_of_all(
 ) -> None:
     """As MiniCPM-V 2 and TinyGPT-V; the words of its tokenizer are bytes, as those of Emu3."""
     monkeypatch.chdir(tmp_path)
-    keys = {"AutoConfig": "untold.UntoldConfig", "AutoModelForCausalLM": "untold.Untold"}
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
-    config = {"model_type": "untold", "auto_map": keys, "num_attention_heads": 2, **sizes}
-    Path("config.json").write_text(json.dumps(config))
     of_one = "\n    def forward(self, data, **kwargs):\n        return super().forward(**data)\n"
-    Path("untold.py").write_text(UNTOLD + of_one)
-    byte_tokenizer((), None).save_pretrained(tmp_path)
+    untold(tmp_path, UNTOLD + of_one)
     of_bytes = lambda self: {b"<image>": 3, "<pad>": 0}  # noqa: E731
     monkeypatch.setattr(PreTrainedTokenizerFast, "get_vocab", of_bytes)
     begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
