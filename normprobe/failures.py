@@ -75,6 +75,21 @@ _OF_CHECKPOINT = re.compile(
     r"|video_processing|feature_extraction|generation)(_|$)"
 )
 
+#: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
+_REFUSALS = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError)
+
+#: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
+_NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")
+
+#: What FSDP2 says where a part has run before the model that it belongs to.
+_ROOT_FIRST = "forward through the root module first"
+
+#: What code raises that does not fit its libraries.
+_OF_VERSIONS = (ImportError, NameError, AttributeError, TypeError, NotImplementedError)
+
+#: How to come to inputs that a forward takes.
+_OTHERS = "begin others: normprobe inputs MODEL --write FILE"
+
 #: How long a hub may take to answer at all.
 _PATIENCE = 6.0  # seconds
 
@@ -177,6 +192,79 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
     )
 
 
+def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
+    """What to say when a forward fails on a batch; None: nothing, and it is raised as it is."""
+    name = type(model).__name__
+    if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
+        return None
+    if missing_packages(error):
+        return code_failure(error, name, version_of(model))
+    if not (runs_own_code(model) or isinstance(error, _REFUSALS)):
+        return None
+    if _ROOT_FIRST in str(error):
+        return NormprobeError(
+            f"FSDP shards {name}, and a part of it ran before the whole",
+            "run one forward of the whole model on all processes, then measure",
+        )
+    what = first_line(error)
+    if place := _place_of_hook(error):
+        return NormprobeError(
+            f"normprobe cannot read what modules of {name} hand over: {what}, in {place}",
+            "report it with the model's name; NORMPROBE_DEBUG=1 shows where",
+        )
+    if outside := _outside_table(error):
+        return NormprobeError(
+            f"the inputs of {name} hold {outside}",
+            "pass ids of its own tokenizer; an id that stands for a picture has to be one that its "
+            "forward replaces",
+        )
+    if runs_own_code(model):
+        if isinstance(error, _OF_VERSIONS):
+            failed = code_failure(error, name, version_of(model))
+            others = f"; if its inputs do not fit, {_OTHERS}"
+            return NormprobeError(failed.problem, failed.remedy + others)
+        version = other_version(version_of(model))
+        return NormprobeError(
+            f"the code of {name} fails on these inputs: {what}",
+            f"{_OTHERS}; if they fit: {version}",
+        )
+    check = f"hold them against what its forward takes, or {_OTHERS}"
+    if is_native(model):
+        check = "check that model and processor belong together"
+    return NormprobeError(
+        f"{name} fails on these inputs: {what}",
+        f"{check}, or try --batch-size 1; NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
+    )
+
+
+def _place_of_hook(error: BaseException) -> str:
+    """The function of normprobe's that failed while it read a state; "": a model's did."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)][1:]
+    rooms = [(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame in frames]
+    others = [(room, name) for room, name in rooms if not room.startswith("torch.")]
+    if not others:
+        return ""
+    room, name = others[-1]
+    ours = room.startswith("normprobe.") and room != "normprobe.model.own_forward"
+    return f"{name} of {room}" if ours else ""
+
+
+def _outside_table(error: BaseException) -> str:
+    """The id that a table of embeddings has no row for, where its lookup failed; else ""."""
+    from torch import nn
+
+    for frame, _ in walk_tb(error.__traceback__):
+        table, ids = frame.f_locals.get("self"), frame.f_locals.get("input")
+        if isinstance(table, nn.Embedding) and ids is not None:
+            rows = table.num_embeddings
+            outside = ids[(ids < 0) | (ids >= rows)]
+            if len(outside):
+                return (
+                    f"the id {int(outside[0])}, and the table that it is looked up in {rows} rows"
+                )
+    return ""
+
+
 def _without_file(message: str) -> str:
     """Without the file that Python looked for a name in: long, and not the repository's."""
     return re.sub(r" \(/[^ )]*\)?$", "", message)
@@ -251,8 +339,8 @@ def other_version(written_for: str | None) -> str:
     if running == _OLDER:
         alone = _environment("torch", _exactly(written_for))
         return (
-            f"{newer}: for that line more is bridged; or {_MEND}; {_LATER}; for the model alone, "
-            f"as normprobe runs on none older: {alone}"
+            f"{_MEND}; where transformers 5 has not been tried, for which more is bridged: {newer}"
+            f"; {_LATER}; for the model alone, as normprobe runs on none older: {alone}"
         )
     note = "" if line == _OLDER else f" (the oldest that normprobe runs on); if it fails, {_MEND}"
     return _environment("normprobe", "==4.57.6") + note

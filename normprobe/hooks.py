@@ -25,18 +25,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import code_failure, of_other_line, runs_own_code, version_of
+from normprobe.failures import forward_failure
 from normprobe.schema import MASKS, VISUAL_MASK
 from normprobe.tensors import with_tensors
-
-#: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
-_REFUSALS = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError)
-
-#: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
-_NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")
-
-#: What FSDP2 says where a part has run before the model that it belongs to.
-_ROOT_FIRST = "forward through the root module first"
 
 SeeState = Callable[[Tensor], None]
 _P = ParamSpec("_P")
@@ -431,27 +422,9 @@ def run_until(
         except (NormprobeError, MemoryError):
             raise
         except Exception as error:
-            if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
-                raise
-            if runs_own_code(model):
-                failed = code_failure(error, type(model).__name__, version_of(model))
-                others = (
-                    "; if its inputs do not fit, begin others: normprobe inputs MODEL --write FILE"
-                )
-                remedy = failed.remedy + others * (not isinstance(error, ImportError))
-                raise NormprobeError(failed.problem, remedy) from error
-            if not isinstance(error, _REFUSALS):
-                raise
-            if _ROOT_FIRST in str(error):
-                raise NormprobeError(
-                    f"FSDP shards {type(model).__name__}, and a part of it ran before the whole",
-                    "run one forward of the whole model on all processes, then measure",
-                ) from error
-            raise NormprobeError(
-                f"{type(model).__name__} fails on these inputs: {first_line(error)}",
-                "check that model and processor belong together, or try --batch-size 1; "
-                f"NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
-            ) from error
+            if (failure := forward_failure(model, error)) is not None:
+                raise failure from error
+            raise
     if handles:
         awaited = entering or leaving
         names = (name for name, module in model.named_modules() if module is awaited)

@@ -25,7 +25,7 @@ from normprobe.failures import (
     other_version,
     refuse_newer_files,
 )
-from normprobe.hooks import run_until
+from normprobe.hooks import on_output, run_until
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.own_forward import run_by
@@ -284,3 +284,69 @@ def test_a_hub_that_was_silent_once_is_asked_again(
     with offline_where_no_hub_answers():  # now it answers
         assert [library.HF_HUB_OFFLINE for library in libraries] == [False, False]
     assert list(answers) == []
+
+
+def test_a_package_that_a_forward_imports_is_named() -> None:
+    """DeepSeek-VL2's smaller decoder imports one as it runs."""
+
+    class Importing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            import a_package_that_nobody_has  # type: ignore[import-not-found]
+
+            return a_package_that_nobody_has.attend(x)
+
+    for each in (Importing(), run_by(Importing(), lambda m, x: m(x))):
+        with pytest.raises(NormprobeError, match="needs a_package_that_nobody_has, not installed"):
+            run_until(each, {"x": torch.ones(1)})
+
+
+@pytest.mark.parametrize("room", ["transformers_modules.team.modeling", "team.modeling"])
+def test_an_id_that_no_row_has_is_no_fault_of_a_version(room: str) -> None:
+    class Looking(nn.Module):
+        config = transformers.PretrainedConfig(transformers_version="4.51.3")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(8, 2)
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return self.words(input_ids)
+
+    Looking.__module__ = room
+    for ids, told in (([3, 8, 9], "the id 8, and"), ([3, -200], "the id -200,")):
+        with pytest.raises(NormprobeError, match=told) as raised:
+            run_until(Looking(), {"input_ids": torch.tensor([ids])})
+        assert "looked up in 8 rows" in raised.value.problem
+        assert "4.51.3" not in str(raised.value)
+
+
+def test_what_code_asserts_of_its_inputs_is_told_before_its_version() -> None:
+    class Asserting(nn.Module):
+        config = transformers.PretrainedConfig(transformers_version="4.51.3")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.sum() == 0, "one picture a prompt"
+            return x
+
+    Asserting.__module__ = "transformers_modules.team.modeling_asserting"
+    with pytest.raises(NormprobeError, match=r"fails on these inputs: .*one picture") as raised:
+        run_until(Asserting(), {"x": torch.ones(1)})
+    assert raised.value.remedy.startswith("begin others: normprobe inputs MODEL --write FILE; if ")
+
+
+def test_a_reader_of_states_that_fails_is_no_fault_of_the_inputs() -> None:
+    """As pictures of several widths were none of LLaVA-UHD's."""
+    layer = nn.Linear(2, 2)
+
+    def see(_: torch.Tensor) -> None:
+        raise ValueError("no room")
+
+    ours = type(see)(see.__code__, {**globals(), "__name__": "normprobe.model.reader"}, "see")
+    handle = on_output(layer, ours)
+    with pytest.raises(
+        NormprobeError, match=r"cannot read what modules of Linear.*no room"
+    ) as told:
+        run_until(layer, {"input": torch.ones(1, 2)})
+    handle.remove()
+    assert "see of normprobe.model.reader" in told.value.problem
+    assert "inputs" not in told.value.remedy

@@ -47,7 +47,8 @@ def build_by_hand(
         [pictures, channels, side, side].
 
     Raises:
-        NormprobeError: there is no tokenizer, or ``turn`` lacks one of the two.
+        NormprobeError: there is no tokenizer, ``turn`` lacks one of the two, or ``image`` holds
+            several special tokens that ``image_ids`` lacks.
     """
     import torch
 
@@ -65,6 +66,15 @@ def build_by_hand(
         )
     mark = image.rstrip()
     refuse_placeholder(samples, mark)
+    added = {number: token for token, number in tokenizer.get_added_vocab().items()}
+    of_mark = tokenizer(mark, add_special_tokens=False).input_ids
+    lost = [added[number] for number in of_mark if number in added and number not in image_ids]
+    if len(lost) > 1:
+        raise NormprobeError(
+            f"of the text of a picture, {mark!r}, {' and '.join(lost)} are no IMAGE_IDS, and these "
+            "take the place of all of it",
+            "write the ids of those around the picture in IMAGE_IDS, too",
+        )
     turns = []
     for sample in samples:
         sample.require_one_turn()

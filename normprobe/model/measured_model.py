@@ -17,9 +17,10 @@ from normprobe.inputs.on_device import (
     transformers_config,
     with_other_pixels,
 )
+from normprobe.model.attended_rows import source_of_attended
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
-from normprobe.model.find.parts import Parts, by_hand, weight_of
+from normprobe.model.find.parts import Part, Parts, by_hand, weight_of
 from normprobe.model.find.residual import norms_of
 from normprobe.model.provenance import Placed, Provenance, fitted
 from normprobe.model.structural_states import SAME_STATE, StructuralStates
@@ -27,6 +28,7 @@ from normprobe.model.tracing.trace import retraced
 from normprobe.model.vision_stages import VisionStages, is_one_of_several, wrong_part
 from normprobe.schema import (
     IMAGE_NUMBERS,
+    PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     STRUCTURAL,
     TEXT,
@@ -212,11 +214,14 @@ class MeasuredModel:
                     self.found_by = "trace"
             if traced is None and attends:
                 return  # it may run behind layer 1
-            if traced is None and self.found_by != "by hand":
+            one_of_several = traced is None and self._is_one_of_several(batch)
+            if traced is None and not one_of_several and self.found_by != "by hand":
                 way = by_hand(self.model, **{role: "NAME"})
                 pooled = f"; that is {name} itself, if its rows are pooled or mixed behind it"
                 raise NormprobeError(f"{problem}: it {does}", way + pooled * (role == "projector"))
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
+            if one_of_several:
+                said = f"{name} {does}, the others of another module"
             if traced is not None:
                 found = getattr(traced, role).name
                 said = f"{problem}: it {does}; a trace found {found}"
@@ -225,8 +230,24 @@ class MeasuredModel:
                     said = f"{name} {does}, the others of another module"
                 elif not still and found.startswith(f"{name}."):
                     said = ""  # what holds it is never called itself
-            self.doubt = "; ".join(filter(None, [self.doubt, said]))
+            self._add_doubt(said)
+        if attends:
+            self._check_attended(batch.inputs)
         self._parts_seen = seen  # what was refused is looked at again
+
+    def _add_doubt(self, said: str) -> None:
+        self.doubt = "; ".join(filter(None, [self.doubt, said]))
+
+    def _check_attended(self, inputs: Mapping[str, Any]) -> None:
+        """Take the module whose rows text attends to for the projector, if it is another one."""
+        handing = self.parts.projector or self.parts.vision_encoder
+        if handing is None:
+            return
+        name, doubt = source_of_attended(self.model, self.parts, self.decoder_layers, inputs)
+        if name != handing.name:
+            self.parts = replace(self.parts, projector=Part(name, self.model.get_submodule(name)))
+            self._last_watched = None
+        self._add_doubt(doubt)
 
     def _is_one_of_several(self, batch: "MeasuredBatch") -> bool:
         """Whether another module beside the projector makes visual tokens, too."""
@@ -243,9 +264,17 @@ class MeasuredModel:
         if not visual.any():
             return None, False
         wrong = wrong_part(self.parts, handed_over, entered[visual])
-        if wrong is not None and wrong[0] == "projector" and PROJECTOR_OUTPUT in handed_over:
+        if wrong is None or PROJECTOR_OUTPUT not in handed_over:
+            return wrong, True
+        others, other = self._watched(with_other_pixels(batch.inputs))
+        taken = [each.get(PROJECTOR_INPUT, torch.empty(0)) for each in (handed_over, others)]
+        if wrong[0] == "vision_encoder" and taken[0].shape == taken[1].shape:
+            # Words may enter the projector beside the encoder's rows (Parrot).
+            of_pixels = taken[0][(taken[0] != taken[1]).any(-1)]
+            by_pixels = {**handed_over, PROJECTOR_INPUT: of_pixels}
+            wrong = wrong_part(self.parts, by_pixels, entered[visual])
+        if wrong is not None and wrong[0] == "projector":
             # What is added behind it, such as positions, cancels in differences.
-            others, other = self._watched(with_other_pixels(batch.inputs))
             rows = [(handed_over[PROJECTOR_OUTPUT], others[PROJECTOR_OUTPUT]), (entered, other)]
             if all(before.shape == after.shape for before, after in rows):
                 projected, moved = (before - after for before, after in rows)

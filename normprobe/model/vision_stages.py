@@ -160,7 +160,7 @@ class VisionStages:
         there = torch.ones(len(left), dtype=torch.bool, device=left.device)
         if len(left) != len(entered) and left.shape[-1] == entered.shape[-1]:
             same = _unit(left.float()) @ _unit(entered.float()).T
-            there = same.nan_to_num().amax(dim=-1) > _SAME_DIRECTION
+            there = same.nan_to_num().amax(dim=-1) > SAME_DIRECTION
         for stage, calls in list(self._kept.items()):
             states = torch.cat([state for state, _, _ in calls])
             of_each, rest = divmod(len(states), len(left))
@@ -217,8 +217,8 @@ class VisionStages:
             for place in range(len(calls[0])):
                 rows = torch.cat([_as_list(self._as_rows(states[place])) for states in calls])
                 fits = rows.shape[-1] == taken.shape[-1]
-                alike.append(float(_cosines(taken, rows).median()) if fits else 0.0)
-            if max(alike) > _SAME_DIRECTION:
+                alike.append(float(cosines(taken, rows).median()) if fits else 0.0)
+            if max(alike) > SAME_DIRECTION:
                 return alike.index(max(alike))
         # How many rows an image has in each state.
         each = [s[..., 0].numel() // len(s) if s.dim() > 2 else 1 for s in calls[0]]
@@ -382,7 +382,7 @@ _LOOKED_FOR = 64
 
 #: The cosine of a visual token and of the row that it comes from: 1 but for rounding. It stays
 #: above 1 - 2 ** -11 in bfloat16; other rows of a projector are far below.
-_SAME_DIRECTION = 0.999
+SAME_DIRECTION = 0.999
 
 
 def wrong_part(
@@ -430,8 +430,8 @@ def wrong_part(
             f"hands over rows of size {projected.shape[-1]}, and the decoder reads "
             f"{visual.shape[-1]}",
         )
-    cosine = float(_cosines(visual, projected).min())
-    if cosine < _SAME_DIRECTION:
+    cosine = float(cosines(visual, projected).min())
+    if cosine < SAME_DIRECTION:
         return (
             "projector",
             "hands over other rows than enter the decoder at visual places: the cosine of one with "
@@ -440,16 +440,21 @@ def wrong_part(
     return None
 
 
+def are_among(rows: Tensor, others: Tensor) -> bool:
+    """Whether each row has the direction of another one."""
+    return rows.shape[-1] == others.shape[-1] and bool(cosines(rows, others).min() > SAME_DIRECTION)
+
+
 def is_one_of_several(projected: Tensor | None, visual: Tensor) -> bool:
     """Whether all rows of a projector are visual tokens, to which another module adds some."""
     if projected is None or projected.shape[-1] != visual.shape[-1]:
         return False
     fewer = 2 * len(projected) > len(visual) > len(projected)
-    return fewer and bool(_cosines(projected, visual).min() >= _SAME_DIRECTION)
+    return fewer and bool(cosines(projected, visual).min() >= SAME_DIRECTION)
 
 
 @in_full_precision
-def _cosines(wanted: Tensor, rows: Tensor) -> Tensor:
+def cosines(wanted: Tensor, rows: Tensor) -> Tensor:
     """Of some rows the cosine of each with the nearest of others; 1 where there are none."""
     wanted = wanted[wanted.isfinite().all(-1) & (wanted != 0).any(-1)].float()
     if not len(wanted):

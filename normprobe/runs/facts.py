@@ -59,7 +59,6 @@ def note_model(
     device, dtype = device_and_dtype(model.model)
     note_parts(run, model)
     run.note(
-        norm_placement=model.norm_placement,
         sizes=_sizes(model),
         residual_stream=parts.stream.meaning,
         device=device,
@@ -96,9 +95,13 @@ def note_model(
 
 
 def note_parts(run: RunStore, model: MeasuredModel) -> None:
-    """Record the parts, and how they were found: the first batch may tell others."""
+    """Record the parts, and how they were found: the first batch may tell others.
+
+    So it does of norms whose place made-up tokens do not show.
+    """
     parts = model.parts
     run.note(
+        norm_placement=model.norm_placement,
         parts_found_by=model.found_by,
         parts={role: part.name for role, part in parts},
         image_token_ids=list(parts.image_token_ids),

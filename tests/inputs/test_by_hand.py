@@ -98,3 +98,17 @@ def test_pixels_are_brought_to_their_mean_and_spread() -> None:
     expected = ((values / 255 - mean) / std).transpose(2, 0, 1)
     found = normalised(Image.fromarray(values), mean, std)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ids", [(-200,), (7, -200)])
+def test_special_tokens_around_a_picture_do_not_go_without_a_word(ids: tuple[int, ...]) -> None:
+    """Ids take the place of all of the text (LISA)."""
+    tokenizer = byte_tokenizer(("<im_start>", "<im_end>"), None)
+    around = tokenizer.convert_tokens_to_ids(["<im_start>", "<im_end>"])
+    how = {"turn": None, **HOW, "image": "<im_start><image><im_end>\n"}
+    samples = [Sample("a", "What?", (RED,))]
+    with pytest.raises(NormprobeError, match=r"<im_start> and <im_end> are no IMAGE_IDS"):
+        build_by_hand(nn.Module(), tokenizer, samples, None, **{**how, "image_ids": ids})
+    whole = (around[0], *ids, around[1])
+    made = build_by_hand(nn.Module(), tokenizer, samples, None, **{**how, "image_ids": whole})
+    assert made["input_ids"][0, : len(whole)].tolist() == [*whole]

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from model.test_decoder_rows import FULL, pictures
 from support.flat import flat
+from support.plain_modules import WIDTH, Block, Plain, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from torch import Tensor, nn
@@ -443,3 +445,34 @@ def test_an_update_that_is_handed_on_beside_its_residual_is_refused(model: Any) 
     with pytest.raises(NormprobeError, match="layer 1 hands two states on to layer 2") as refusal:
         Probe(model).layers(inputs)
     assert refusal.value.remedy.startswith("put a module around each layer")
+
+
+class WithTables(Block):
+    """Takes what only the model computes, as rotary tables."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, tables: Tensor) -> Tensor:
+        return super().forward(x + 0 * tables, mask)
+
+
+class PostNorm(WithTables):
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, tables: Tensor) -> Tensor:
+        x = self.norm1(x + self.attend(x, x, x, need_weights=False)[0] + 0 * tables)
+        return self.norm2(x + self.mlp(x))
+
+
+class Tabled(Plain):
+    def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        tables = torch.ones(x.shape[1], 1)
+        for block in self.blocks:
+            x = block(x, tables=tables)
+        return x
+
+
+@pytest.mark.parametrize(("kind", "placement"), [(WithTables, "pre: "), (PostNorm, "post: ")])
+def test_where_norms_stand_is_seen_on_the_first_batch(kind: type[Block], placement: str) -> None:
+    """Made-up tokens do not run these layers (nanoVLM)."""
+    module = made(Tabled)
+    module.blocks = nn.ModuleList(kind(WIDTH) for _ in range(3)).eval()
+    parts = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
+    run = Probe(module, named=parts).layers({"tokens": FULL, "image": pictures(2)})
+    assert run.record["norm_placement"].startswith(placement)

@@ -1,5 +1,6 @@
 """Plain modules whose layers are unlike others: packed, with caches, that look at the picture."""
 
+import re
 from itertools import chain
 
 import numpy as np
@@ -207,6 +208,93 @@ def test_layers_between_which_text_looks_at_a_picture(kind: type[Plain], named) 
     doubts = " ".join(run.record.get("doubts", []))
     assert ("let one module hold both" in doubts) == (kind is LooksBehind)
     assert "a trace found" not in doubts
+
+
+class Prefixed(Interleaved):
+    """As LLaMA-Adapter: rows are normed behind the projector, and a learned prefix is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.behind = nn.LayerNorm(WIDTH)
+        nn.init.uniform_(self.behind.weight, 2.0, 4.0)
+        self.prefix = nn.Parameter(3 * torch.randn(4, WIDTH))
+
+    def attended(self, image: Tensor) -> Tensor:
+        return self.behind(self.connector(self.vision(image))) + self.prefix
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        seen, x = self.attended(image), self.words(tokens)
+        for block in self.blocks:
+            x = block(x, seen)
+        return self.head(x)
+
+
+class NormedBehind(Prefixed):
+    def attended(self, image: Tensor) -> Tensor:
+        return self.behind(self.connector(self.vision(image)))
+
+
+class Mixed(Prefixed):
+    """No module hands over what text attends to."""
+
+    def attended(self, image: Tensor) -> Tensor:
+        rows = self.behind(self.connector(self.vision(image)))
+        return rows.roll(1, 1) * rows
+
+
+def attended_norms(module: Interleaved, part: str, image: Tensor) -> np.ndarray:
+    """Of the rows that a module hands over, and of those that the layers get."""
+    seen: dict[str, np.ndarray] = {}
+    handles = [
+        module.get_submodule(part).register_forward_hook(
+            lambda _, args, output: seen.update(part=output.double().numpy())
+        ),
+        module.blocks[1].register_forward_pre_hook(
+            lambda _, args: seen.update(layer=args[1].double().numpy())
+        ),
+    ]
+    with torch.no_grad():
+        module(WORDS, image)
+    for handle in handles:
+        handle.remove()
+    return np.array([np.linalg.norm(seen[key], axis=-1) for key in ("part", "layer")])
+
+
+@pytest.mark.parametrize("named", [None, {**BY_HAND, **ATTENDING}])
+def test_a_norm_between_the_projector_and_what_text_attends_to(named) -> None:
+    module, inputs = made(NormedBehind), {"tokens": WORDS, "image": pictures(2)}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    handed, attended = attended_norms(module, "behind", inputs["image"])
+    measured = flat(run.table).set_index(["layer", "group"]).loc[(0, schema.VISUAL)]
+    assert measured["norm_mean"] == pytest.approx(attended.mean(), rel=1e-6)
+    assert run.record["parts"]["projector"] == "behind"
+    np.testing.assert_array_equal(handed, attended)
+
+
+@pytest.mark.parametrize("named", [None, {**BY_HAND, **ATTENDING}])
+def test_what_is_added_to_rows_that_text_attends_to_is_said(named) -> None:
+    module, inputs = made(Prefixed), {"tokens": WORDS, "image": pictures(2)}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    handed, attended = attended_norms(module, "behind", inputs["image"])
+    measured = flat(run.table).set_index(["layer", "group"]).loc[(0, schema.VISUAL)]
+    assert measured["norm_mean"] == pytest.approx(handed.mean(), rel=1e-6)
+    said = " ".join(run.record["doubts"])
+    assert "the rows of behind with something added" in said
+    # The median of torch is the lower of the two in the middle.
+    for norms in (attended, handed):
+        assert f"{np.quantile(norms, 0.5, method='lower'):.3g}" in said
+
+
+def test_rows_that_no_module_hands_over_to_text_are_refused() -> None:
+    inputs = {"tokens": WORDS, "image": pictures(2)}
+    problem = "text attends to other rows than (behind|connector) hands over"
+    with pytest.raises(NormprobeError, match=problem) as raised:
+        Probe(made(Mixed), named={**BY_HAND, **ATTENDING}).layers(inputs)
+    assert "--part projector=NAME" in raised.value.remedy
+
+    named = {**NAMED, **ATTENDING}
+    run = Probe(made(Mixed), named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert re.search(problem, " ".join(run.record["doubts"]))
 
 
 def test_a_picture_that_no_row_holds_may_be_attended_to() -> None:

@@ -210,6 +210,9 @@ def test_a_projector_inside_a_module_that_is_never_called() -> None:
     assert "doubts" not in run.record
 
 
+_VISUAL = schema.TOKEN_GROUPS.index(schema.VISUAL)
+
+
 class Region(Plain):
     """Another module makes the last row of a picture (Osprey)."""
 
@@ -233,6 +236,41 @@ def test_one_of_several_projectors_is_said_so() -> None:
         "connector hands over 6 rows, and 8 visual tokens enter the decoder, the others of another "
         "module"
     )
+
+
+@pytest.mark.parametrize("by", ["structure", "trace"])
+def test_one_of_several_projectors_is_taken_however_it_was_found(by: str) -> None:
+    """A trace may have found it at first (SPHINX)."""
+    module, inputs = made(Region), {"tokens": FULL, "image": pictures(2)}
+    named = {**BY_HAND, "projector": "connector"}
+    parts = replace(find_parts(module, named=named), named=frozenset())
+    model = MeasuredModel(module, parts, SPECIAL, found_by=by)
+    visual = model.batch(inputs).groups_at(model.decoder_input(inputs)) == _VISUAL
+    assert visual.sum() == 8
+    assert "connector hands over 6 rows, and 8 visual tokens enter" in model.doubt
+
+
+class Guided(Plain):
+    """Words enter the projector, too, beside the rows of the encoder (Parrot)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(WIDTH, EYE)
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        seen = self.vision(image)
+        told = self.narrow(self.words(torch.cat([tokens, tokens, tokens], 1)))
+        rows = self.connector(torch.cat([seen, told], 1))[:, : seen.shape[1]]
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, rows), None)
+
+
+@pytest.mark.parametrize("named", [None, BY_HAND, {**BY_HAND, "projector": "connector"}])
+def test_rows_that_enter_the_projector_beside_those_of_the_encoder(named) -> None:
+    module, inputs = made(Guided), {"tokens": FULL, "image": pictures(2)}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+    assert "doubts" not in run.record
 
 
 class Pooled(Plain):

@@ -1,6 +1,6 @@
 """Where the norms of a decoder layer stand, and whether the paper's theory covers it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -83,14 +83,28 @@ def _placement(layer: nn.Module, seen: Followed) -> str:
 THEORY_APPLIES = frozenset({"pre", "pre-parallel"})
 
 
-def norm_placement_note(model: nn.Module, parts: Parts) -> str:
-    """Where the norms of the decoder stand, and whether the paper speaks of such decoders."""
+#: Where made-up tokens do not show it.
+UNKNOWN = "unknown"
+
+
+def norm_placement_note(
+    model: nn.Module, parts: Parts, inputs: Mapping[str, Any] | None = None
+) -> str:
+    """Where the norms of the decoder stand, and whether the paper speaks of such decoders.
+
+    ``inputs``: of one batch, which the middle layer is watched on; None: made-up tokens.
+    """
     if parts.decoder_layers is None:
         return ""
     try:
-        placement = find_norm_placement(model, parts)
+        if inputs is None:
+            placement = find_norm_placement(model, parts)
+        else:
+            layers = [*parts.decoder_layers.module.children()]
+            middle = layers[len(layers) // 2]
+            placement = norm_placement(middle, partial(run_until, model, inputs, leaving=middle))
     except NormprobeError:
-        return "unknown"
+        return UNKNOWN
     applies = placement in THEORY_APPLIES
     return f"{placement}: the paper's theory {'applies' if applies else 'is about pre-norm'}"
 
