@@ -71,8 +71,9 @@ def source_of_attended(
         raise NormprobeError(doubts[0], remedy)
     if name in added:
         doubts.append(
-            f"text attends to the rows of {name} with something added to them: their median norm "
-            f"is {norm:.3g}, and that of the rows alone, which are reported, {added[name]:.3g}"
+            f"text attends to the rows of {name}, scaled or with something added: to a median norm "
+            f"of {norm:.3g}, and that of the rows themselves, which are reported, is "
+            f"{added[name]:.3g}"
         )
     return name, "; ".join(doubts)
 

@@ -279,7 +279,7 @@ def test_what_is_added_to_rows_that_text_attends_to_is_said(named) -> None:
     measured = flat(run.table).set_index(["layer", "group"]).loc[(0, schema.VISUAL)]
     assert measured["norm_mean"] == pytest.approx(handed.mean(), rel=1e-6)
     said = " ".join(run.record["doubts"])
-    assert "the rows of behind with something added" in said
+    assert "the rows of behind, scaled or with something added" in said
     # The median of torch is the lower of the two in the middle.
     for norms in (attended, handed):
         assert f"{np.quantile(norms, 0.5, method='lower'):.3g}" in said
