@@ -1,13 +1,16 @@
 """What a user is told of exceptions of other libraries, and why code of a checkpoint fails."""
 
+import json
 import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from threading import Thread
 from traceback import walk_tb
 from typing import Any
+from urllib.parse import unquote
 
 from normprobe.errors import NormprobeError, first_line
 
@@ -86,6 +89,12 @@ _ROOT_FIRST = "forward through the root module first"
 
 #: What code raises that does not fit its libraries.
 _OF_VERSIONS = (ImportError, NameError, AttributeError, TypeError, NotImplementedError)
+
+#: Rooms of normprobe in which other code runs.
+_RUNS_OTHERS = ("normprobe.model.own_forward", "normprobe.remote_code_bridges")
+
+#: Where a part is loaded that is not of the checkpoint's own modules.
+_PREPARED = "load it in prepare(model, processor) of --inputs FILE.py, as its own loader does"
 
 #: How to come to inputs that a forward takes.
 _OTHERS = "begin others: normprobe inputs MODEL --write FILE"
@@ -212,6 +221,17 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             f"normprobe cannot read what modules of {name} hand over: {what}, in {place}",
             "report it with the model's name; NORMPROBE_DEBUG=1 shows where",
         )
+    if "device meta" in what or "meta tensor" in what:
+        return NormprobeError(
+            f"a part of {name} holds no weights: {what}",
+            f"where its code keeps it in a plain list or adds it later, {_PREPARED}",
+        )
+    if "same dtype" in what or "scalar type" in what:
+        return NormprobeError(
+            f"parts of {name} are of several dtypes: {what}",
+            "cast them to one in prepare(model, processor) of --inputs FILE.py, such as "
+            "model.PART.float(), where its code casts some",
+        )
     if outside := _outside_table(error):
         return NormprobeError(
             f"the inputs of {name} hold {outside}",
@@ -229,6 +249,8 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             f"{_OTHERS}; if they fit: {version}",
         )
     check = f"hold them against what its forward takes, or {_OTHERS}"
+    if isinstance(error, AttributeError):
+        check = f"if that is a part that its code adds later, {_PREPARED}; else {check}"
     if is_native(model):
         check = "check that model and processor belong together"
     return NormprobeError(
@@ -245,7 +267,7 @@ def _place_of_hook(error: BaseException) -> str:
     if not others:
         return ""
     room, name = others[-1]
-    ours = room.startswith("normprobe.") and room != "normprobe.model.own_forward"
+    ours = room.startswith("normprobe.") and room not in _RUNS_OTHERS
     return f"{name} of {room}" if ours else ""
 
 
@@ -359,7 +381,18 @@ def of_other_line(model: Any) -> str:
 
 
 def _environment(package: str, version: str) -> str:
+    package = _where_from() if package == "normprobe" else package
     return f"python -m venv other && other/bin/pip install {package} 'transformers{version}'"
+
+
+def _where_from() -> str:
+    """What installs normprobe again: the folder that it was installed from, or its name."""
+    with suppress(PackageNotFoundError):
+        told = json.loads(distribution("normprobe").read_text("direct_url.json") or "{}")
+        folder = str(told.get("url", ""))
+        if "dir_info" in told and folder.startswith("file://"):
+            return unquote(folder.removeprefix("file://"))
+    return "normprobe"
 
 
 def _exactly(version: str) -> str:

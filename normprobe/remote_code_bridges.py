@@ -204,6 +204,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             sys.modules[older] = importlib.import_module(newer)
     for tower in _one_class_towers():
         bridge_tower_inside(tower)
+    bridge_capturing()
     bridge_token_of_config(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
@@ -264,6 +265,26 @@ def bridge_tower_inside(model_class: Any) -> None:
     """A tower was the ``vision_model`` of the model around it, which became the tower."""
     if is_line_5() and not hasattr(model_class, "vision_model"):
         model_class.vision_model = property(lambda self: self._modules.get("vision_model", self))
+
+
+def bridge_capturing() -> None:
+    """A tower inside a decoder is watched once: it would return each state twice (NExT-Chat).
+
+    transformers watches all that a model holds when its states are first asked for, what was asked
+    for its own before among it.
+    """
+    if not is_line_5():
+        return
+    capturing: Any = importlib.import_module("transformers.utils.output_capturing")
+    watch = capturing.install_all_output_capturing_hooks
+
+    @wraps(watch)
+    def watch_once(model: Any, prefix: str | None = None) -> None:
+        if not getattr(model, "_output_capturing_hooks_installed", False):
+            watch(model, prefix)
+
+    if not hasattr(watch, "__wrapped__"):
+        capturing.install_all_output_capturing_hooks = watch_once
 
 
 def bridge_tower_names(tower_class: Any) -> None:

@@ -85,7 +85,8 @@ def checkpoint(repository: object, tmp_path: Path) -> Iterator[Callable[..., Pat
 
 
 @pytest.fixture(params=["4.57.6", "5.23.0"])
-def running(request: pytest.FixtureRequest) -> Iterator[str]:
+def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(failures, "_where_from", lambda: "normprobe")
     with patch("transformers.__version__", request.param):
         yield request.param
 
@@ -194,6 +195,7 @@ def test_the_environment(written_for: str | None, on_5: str, on_4: str, running:
 def test_code_that_fails_on_the_oldest_line_may_run_on_the_newer(monkeypatch: Any) -> None:
     """Honeybee, for 4.31, fails on 4.57 and is measured on 5.16."""
     monkeypatch.setattr(failures, "_running", lambda: (4, 57))
+    monkeypatch.setattr(failures, "_where_from", lambda: "normprobe")
     told = other_version("4.31.0")
     assert "normprobe 'transformers>=5.16'" in told
     assert "torch 'transformers==4.31.0'" in told
@@ -350,3 +352,67 @@ def test_a_reader_of_states_that_fails_is_no_fault_of_the_inputs() -> None:
     handle.remove()
     assert "see of normprobe.model.reader" in told.value.problem
     assert "inputs" not in told.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("message", "told", "remedy"),
+    [
+        (
+            "Tensor on device cpu is not on the expected device meta!",
+            "holds no weights",
+            "load it in prepare(model, processor)",
+        ),
+        (
+            "mat1 and mat2 must have the same dtype, but got Half and Float",
+            "of several dtypes",
+            "model.PART.float()",
+        ),
+    ],
+)
+def test_what_a_part_lacks_is_no_fault_of_the_inputs(message: str, told: str, remedy: str) -> None:
+    """A tower in a plain list (Shikra), or one that its loader halves (NExT-Chat)."""
+
+    class Holding(nn.Module):
+        config = transformers.PretrainedConfig(transformers_version="4.31.0")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError(message)
+
+    for room in ("team.modeling", "transformers_modules.team.modeling"):
+        Holding.__module__ = room
+        with pytest.raises(NormprobeError, match=told) as raised:
+            run_until(Holding(), {"x": torch.ones(1)})
+        assert remedy in raised.value.remedy
+        assert "4.31" not in str(raised.value)
+
+
+def test_an_attribute_that_a_bridge_looks_for_is_the_models() -> None:
+    class Bridged(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.tower(x)
+
+    def look_further(self: nn.Module, name: str) -> Any:
+        raise AttributeError(f"'Bridged' object has no attribute {name!r}")
+
+    rooms = {**globals(), "__name__": "normprobe.remote_code_bridges"}
+    Bridged.__getattr__ = type(look_further)(look_further.__code__, rooms, "look_further")  # type: ignore[assignment]
+    with pytest.raises(NormprobeError, match=r"on these inputs: .*no attribute 'tower'") as e:
+        run_until(Bridged(), {"x": torch.ones(1)})
+    assert "load it in prepare(model, processor) of --inputs FILE.py" in e.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("told", "place"),
+    [
+        (
+            '{"url": "file:///some/clone%20of/it", "dir_info": {"editable": true}}',
+            "/some/clone of/it",
+        ),
+        ('{"url": "https://host/normprobe.whl", "archive_info": {}}', "normprobe"),
+        (None, "normprobe"),
+    ],
+)
+def test_another_environment_gets_it_from_where_this_one_did(told: str | None, place: str) -> None:
+    held = type("Held", (), {"read_text": lambda self, name: told})()
+    with patch.object(failures, "distribution", lambda name: held):
+        assert f"pip install {place} 'transformers" in other_version("5.16.0")

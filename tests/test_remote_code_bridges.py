@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.tiny_models import tiny_model
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
@@ -456,3 +457,19 @@ def test_weights_may_stay_as_they_are_made() -> None:
     with without(_enable=False):
         torch.nn.init.zeros_(weight)
     assert weight.sum() == 0
+
+
+def test_a_tower_inside_a_decoder_returns_each_state_once() -> None:
+    """transformers 5 watches it anew when states of the decoder are asked for (NExT-Chat)."""
+    tower = tiny_model("clip_vision_model")
+    decoder = tiny_model("llama").model
+    decoder.tower = tower
+    pixels = torch.ones(1, 3, *[tower.config.image_size] * 2)
+    remote_code_bridges.bridge_capturing()
+    remote_code_bridges.bridge_capturing()
+    with torch.no_grad():
+        for _ in range(2):
+            states = tower(pixels, output_hidden_states=True).hidden_states
+            assert len(states) == tower.config.num_hidden_layers + 1
+            asked = decoder(torch.ones(1, 3).long(), output_hidden_states=True).hidden_states
+            assert len(asked) == decoder.config.num_hidden_layers + 1

@@ -236,7 +236,8 @@ def other_class_doubt(model: Any) -> str:
         return ""
     return (
         f"config.json names the class {names[0]}, and its code offers {built} for such a config: "
-        f"measured as {built}, whose forward may be another"
+        f"measured as {built}, whose forward may be another; to offer the one, in setup() of an "
+        f"--inputs file: AutoModelForCausalLM.register(CONFIG, {names[0]}, exist_ok=True)"
     )
 
 
@@ -593,7 +594,8 @@ def _refuse_bad_path(model: str, source: str) -> None:
         if not any((path / name).is_file() for name in ("config.json", _PEFT_CONFIG)):
             raise NormprobeError(
                 f"{model} holds no config.json; expected a checkpoint saved by save_pretrained",
-                "pass the folder that holds config.json and the weights",
+                "pass the folder that holds config.json and the weights; a model that is built "
+                "without one is measured in Python: Probe(model)",
             )
     elif looks_local:
         raise NormprobeError(

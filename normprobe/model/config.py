@@ -123,8 +123,8 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
     names = [f"llava-hf/{name}" for name in _conversions(config)]
     raise UnknownCode(
         f"{model} is a checkpoint of the original LLaVA code ({told[0]}), {told[1]}",
-        f"use {' or '.join(names)}, convert it with a convert_llava script of transformers, or "
-        f"{setup}",
+        f"{setup}; of LLaVA itself use {' or '.join(names)}, or convert it with a convert_llava "
+        "script of transformers",
     )
 
 

@@ -22,6 +22,7 @@ from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
 from normprobe.model.find.parts import Part, Parts, by_hand, weight_of
 from normprobe.model.find.residual import norms_of
+from normprobe.model.find.structure import other_projectors
 from normprobe.model.provenance import Placed, Provenance, fitted
 from normprobe.model.structural_states import SAME_STATE, StructuralStates
 from normprobe.model.tracing.trace import retraced
@@ -139,7 +140,15 @@ class MeasuredModel:
         seen: list[Tensor] = []
         with observing(self.model), attached(on_input(first, seen.append)):
             run_until(self.model, moved_to(self.model, inputs), entering=first)
-        return self.read_stream(seen[0])
+        state = self.read_stream(seen[0])
+        if state.dim() != 3:
+            raise NormprobeError(
+                f"decoder layer 1 of {self} receives {list(state.shape)}: expected [batch, rows, "
+                "hidden]",
+                "where prompts are packed into one row of tokens, let the layers take it as a "
+                "batch of one: x[None]",
+            )
+        return state
 
     def placed(self, inputs: Mapping[str, Any]) -> Placed:
         """The group and the id of every token, without asking which placeholders are structural."""
@@ -198,6 +207,15 @@ class MeasuredModel:
                 wrong = None
             else:
                 self.parts, self._last_watched = guessed, None
+        if wrong is not None and wrong[0] == "projector" and "projector" not in guessed.named:
+            # Another module beside the encoder may be one (Ferret).
+            for other in other_projectors(self.model, guessed):
+                self.parts, self._last_watched = replace(guessed, projector=other), None
+                if self._wrong_part(batch)[0] is None:
+                    wrong = None
+                    break
+            else:
+                self.parts, self._last_watched = guessed, None
         if wrong is not None:
             role, does = wrong
             name = getattr(self.parts, role).name or self
@@ -253,7 +271,8 @@ class MeasuredModel:
         """Whether another module beside the projector makes visual tokens, too."""
         handed_over, entered = self._watched(batch.inputs)
         visual = entered[batch.groups_at(entered) == _VISUAL]
-        return is_one_of_several(handed_over.get(PROJECTOR_OUTPUT), visual)
+        named = "projector" in self.parts.named
+        return is_one_of_several(handed_over.get(PROJECTOR_OUTPUT), visual, named=named)
 
     def _wrong_part(self, batch: "MeasuredBatch") -> tuple[tuple[str, str] | None, bool]:
         """Which part looks wrong, of ``wrong_part``, and whether the batch has a visual row."""

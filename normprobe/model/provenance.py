@@ -248,13 +248,6 @@ class Provenance:
         )
         if layout not in self._by_layout:
             entered = self._measured.entered(inputs)
-            if entered.dim() != 3:
-                raise NormprobeError(
-                    f"decoder layer 1 of {self._measured} receives {list(entered.shape)}: expected "
-                    "[batch, rows, hidden]",
-                    "where prompts are packed into one row of tokens, let the layers take it as a "
-                    "batch of one: x[None]",
-                )
             turned = ids is not None and entered.shape[:2] == ids.shape[::-1]
             if ids is not None and len(entered) != len(ids) and not turned:
                 raise NormprobeError(
@@ -354,6 +347,7 @@ class Provenance:
     def _other(self, inputs: Mapping[str, Any], group: str, entered: Tensor) -> Tensor:
         """The rows that other pixels change, or another video or sound, to the last bit."""
         other = self._measured.decoder_input(with_other_pixels(inputs, group))
+        refuse_other_rows(str(self._measured), entered, other)
         return (entered != other).any(-1)
 
     def _moved(
@@ -361,6 +355,13 @@ class Provenance:
     ) -> Tensor:
         """The rows that other pixels change, or may."""
         moved = self._other(inputs, group, entered)
+        if not moved.any() and group == AUDIO:
+            raise NormprobeError(
+                f"another sound changes no row that enters the decoder layers of {self._measured} "
+                f"({', '.join(pixel_inputs(inputs, group))})",
+                "leave it out of the inputs; where its forward wants one all the same, hold it in "
+                "forward(model, **inputs) of --inputs FILE.py",
+            )
         if not moved.any() and self._parts.fusion != CROSS_ATTENTION:
             raise NormprobeError(
                 f"other pixels change no row that enters the decoder layers of {self._measured} "
@@ -404,6 +405,18 @@ class Provenance:
             )
         self._measured.parts = replace(self._parts, fusion=DISCRETE)
         return chosen
+
+
+def refuse_other_rows(model: str, entered: Tensor, other: Tensor) -> None:
+    """Refuse a model of which other pixels change the number of rows (Groma: regions)."""
+    if other.shape != entered.shape:
+        raise NormprobeError(
+            f"other pixels change how many rows enter the decoder layers of {model}, from "
+            f"{list(entered.shape[:2])} to {list(other.shape[:2])}: nothing tells which are a "
+            "picture's",
+            "pass visual_mask, bool [batch, rows of the decoder], True at rows of an image, and "
+            "structural_mask, True at those of them that no pixel changes; or fix their number",
+        )
 
 
 def _is_signal(name: str, value: Tensor) -> bool:

@@ -19,7 +19,7 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.on_device import pixel_inputs, with_other_pixels
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts
-from normprobe.model.provenance import Placed, Provenance, fitted, text_ids
+from normprobe.model.provenance import Placed, Provenance, fitted, refuse_other_rows, text_ids
 from normprobe.schema import (
     SPECIAL,
     STRUCTURAL_MASK,
@@ -77,6 +77,7 @@ class StructuralStates:
         if known is None or ids - self._learned_ids:
             seen = self._measured.entered(inputs)
             other = self._measured.decoder_input(with_other_pixels(inputs))
+            refuse_other_rows(str(self._measured), seen, other)
             at = fitted(groups.to(seen.device), seen, self._parts)
             visual = at == _VISUAL
             self._refuse_undeclared(inputs, seen, other, at)

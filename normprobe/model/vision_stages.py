@@ -445,11 +445,14 @@ def are_among(rows: Tensor, others: Tensor) -> bool:
     return rows.shape[-1] == others.shape[-1] and bool(cosines(rows, others).min() > SAME_DIRECTION)
 
 
-def is_one_of_several(projected: Tensor | None, visual: Tensor) -> bool:
-    """Whether all rows of a projector are visual tokens, to which another module adds some."""
+def is_one_of_several(projected: Tensor | None, visual: Tensor, *, named: bool = False) -> bool:
+    """Whether all rows of a projector are visual tokens, to which another module adds some.
+
+    ``named``: it was named by hand, and may make fewer than half of them.
+    """
     if projected is None or projected.shape[-1] != visual.shape[-1]:
         return False
-    fewer = 2 * len(projected) > len(visual) > len(projected)
+    fewer = len(visual) > len(projected) and (named or 2 * len(projected) > len(visual))
     return fewer and bool(cosines(projected, visual).min() >= SAME_DIRECTION)
 
 

@@ -12,7 +12,7 @@ from normprobe.model.align.norm import inserted_norm
 from normprobe.model.attention_weights import attention_implementations
 from normprobe.model.captured_states import Differences, in_doubt
 from normprobe.model.checkpoint import Checkpoint
-from normprobe.model.find.overrides import FUSIONS
+from normprobe.model.find.overrides import DISCRETE, FUSIONS
 from normprobe.model.find.parts import Parts, family_of
 from normprobe.model.load.loading import device_and_dtype
 from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
@@ -76,7 +76,7 @@ def note_model(
         computes = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
         run.note(autocast=computes)
         warnings.append(f"torch.autocast is on: the model, of {dtype}, computes in {computes}")
-    if family_of(parts) == "projector" and parts.projector is None:
+    if family_of(parts) == "projector" and parts.projector is None and parts.fusion != DISCRETE:
         warnings.append(
             "no projector found: its stages are left out; --part projector=NAME names one"
         )

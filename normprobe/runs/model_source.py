@@ -46,7 +46,7 @@ from normprobe.model.load.loading import (
 from normprobe.model.load.partial_load import build_on_meta, changed_buffers
 from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.required_tensors import Needs
-from normprobe.model.load.weight_checks import seeing_random_weights
+from normprobe.model.load.weight_checks import loading_beside
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import find_or_trace
@@ -218,11 +218,16 @@ class ModelSource(ABC):
         prepare, model = self._inputs_file.prepare, self._model
         if prepare is None:
             return []
-        before = attention_in(model)
+        before, held = attention_in(model), _floating_dtypes(model)
         name = f"the inputs file of {self._inputs_file.names}"
         try:
-            with seeing_random_weights() as found:
+            with loading_beside(model) as found:
                 changed = list(prepare(model, self._processor) or ())
+            if others := sorted(_floating_dtypes(model) - held):
+                found.append(
+                    f"prepare() of {self._inputs_file.names} leaves weights in {', '.join(others)}"
+                    f", the others are in {', '.join(sorted(held))}"
+                )
             self.doubt = "; ".join(filter(None, [self.doubt, *found]))
         except NormprobeError:
             raise
@@ -506,3 +511,9 @@ def _first(examples: Iterable[Mapping[str, Any]]) -> Any:
     for example in examples:
         return example
     raise NormprobeError("no inputs with an image to trace", "pass inputs, or data with images")
+
+
+def _floating_dtypes(model: nn.Module) -> set[str]:
+    """Of its weights, without those of numbers that are quantised."""
+    weights = (weight for weight in model.parameters() if weight.is_floating_point())
+    return {str(weight.dtype).removeprefix("torch.") for weight in weights}

@@ -285,6 +285,8 @@ def test_a_projector_that_is_not_found_is_said(
     assert record["warnings"][:1] == [
         "no projector found: its stages are left out; --part projector=NAME names one"
     ]
+    monkeypatch.setitem(OVERRIDES, "llava", {"projector": None, "fusion": "discrete"})
+    assert "no projector found" not in run("interface", "-n", "1", "-o", "none").stderr
 
 
 def test_several_images_a_sample(run: Run, tmp_path: Path) -> None:

@@ -117,8 +117,12 @@ def test_rows_without_an_axis_of_samples_are_refused() -> None:
     module = made(Packed)
     module.axes = 2
     module.blocks = nn.ModuleList(RowsAlone(WIDTH) for _ in range(3)).eval()
-    with pytest.raises(NormprobeError, match=r"receives \[28, 32\]: expected \[batch,") as raised:
-        Probe(module, named=NAMED).layers({"tokens": FULL, "image": pictures(2)})
+    inputs = {"tokens": FULL, "image": pictures(2)}
+    for more in ({}, {"visual_mask": torch.ones(2, 14, dtype=torch.bool)}):
+        with pytest.raises(
+            NormprobeError, match=r"receives \[28, 32\]: expected \[batch"
+        ) as raised:
+            Probe(module, named=NAMED).layers({**inputs, **more})
     assert "x[None]" in raised.value.remedy
 
 

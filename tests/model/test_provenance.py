@@ -15,6 +15,7 @@ from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, find_parts, probe_layers, schema
+from normprobe.inputs.on_device import with_other_pixels
 from normprobe.model.measured_model import MeasuredModel
 
 BY_HAND = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
@@ -442,13 +443,11 @@ class Spare(Plain):
         self.spare = nn.Linear(WIDTH, WIDTH)
 
 
-def test_a_part_that_nobody_named_is_not_called_named() -> None:
-    """It is taken for a projector; a trace finds that where other parts are named."""
+def test_a_module_that_is_never_called_is_no_projector() -> None:
+    """It is taken for one at first; what stands beside it is one (Ferret)."""
     inputs = {"tokens": FULL, "image": pictures(2)}
     run = Probe(made(Spare), named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
-    (doubt,) = run.record["doubts"]
-    assert doubt.startswith("spare looks like no projector: it hands over nothing")
-    assert doubt.endswith("a trace found connector")
+    assert "doubts" not in run.record
     assert run.record["parts"]["projector"] == "connector"
     assert run.record["parts_found_by"] == "by hand"
 
@@ -583,3 +582,61 @@ def test_rows_of_prompt_tuning_are_learned(model_type: str) -> None:
     for group in before.index.drop("non_visual"):
         assert after.loc[group, "tokens"] == before.loc[group, "tokens"]
         assert after.loc[group, "norm_mean"] == pytest.approx(before.loc[group, "norm_mean"])
+
+
+class Proposing(Plain):
+    """How many rows a picture has depends on its pixels (Groma: regions)."""
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))
+        count = 2 + int(image.std() > 1.2)
+        return self.think(torch.cat([rows[:, :count], self.words(tokens)], 1), None)
+
+
+@pytest.mark.parametrize("named", [BY_HAND, {**BY_HAND, "projector": "connector"}])
+@pytest.mark.parametrize("marked", [False, True])
+def test_rows_whose_number_depends_on_the_pixels(named: dict[str, str], marked: bool) -> None:
+    module, image = made(Proposing), pictures(2)
+    counts = [2 + int(each.std() > 1.2) for each in (image, other_image(image))]
+    assert counts[0] != counts[1]
+    inputs = {"tokens": WORDS, "image": image}
+    probe = Probe(module, named=named, special_token_ids=SPECIAL)
+    if not marked:
+        with pytest.raises(NormprobeError, match="change how many rows enter") as raised:
+            probe.layers(inputs)
+        assert "visual_mask" in raised.value.remedy
+        return
+    mask = torch.zeros(len(WORDS), counts[0] + WORDS.shape[1], dtype=torch.bool)
+    mask[:, : counts[0]] = True
+    masks = {"visual_mask": mask, "structural_mask": torch.zeros_like(mask)}
+    run = probe.layers({**inputs, **masks})
+    shown = np.full((len(WORDS), counts[0]), schema.VISUAL, dtype="<U16")
+    groups = np.concatenate([shown, groups_of(WORDS, torch.ones_like(WORDS))], 1)
+    assert_right(module, inputs, groups, run.table)
+
+
+def other_image(image: Tensor) -> Tensor:
+    return with_other_pixels({"image": image})["image"]
+
+
+class Deaf(Plain):
+    """Takes a sound, of which no row comes (VITA's silence)."""
+
+    def forward(self, tokens: Tensor, image: Tensor, audios: Tensor) -> Tensor:
+        assert audios is not None
+        return super().forward(tokens, image)
+
+
+def test_a_sound_of_which_no_row_comes_is_to_be_left_out() -> None:
+    inputs = {"tokens": FULL, "image": pictures(2), "audios": torch.randn(2, 5)}
+    with pytest.raises(NormprobeError, match="another sound changes no row") as raised:
+        Probe(made(Deaf), named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    assert "hold it in forward(model, **inputs)" in raised.value.remedy
+
+    def without(module: Deaf, tokens: Tensor, image: Tensor) -> Tensor:
+        return module(tokens, image, torch.zeros(2, 5))
+
+    probe = Probe(made(Deaf), named=BY_HAND, special_token_ids=SPECIAL, forward=without)
+    run = probe.layers({"tokens": FULL, "image": pictures(2)})
+    inputs["audios"] = torch.zeros(2, 5)
+    assert_right(made(Deaf), inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)

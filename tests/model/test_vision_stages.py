@@ -101,14 +101,31 @@ def observed() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    ("make", "does"),
-    [
-        (lambda: llava_with(reward=nn.Linear(32, 64)), "hands over nothing"),
-        (observed, "other rows than enter the decoder"),
-    ],
-)
-def test_a_guess_that_fails_its_check_is_followed_by_a_trace(make, does: str) -> None:
+WRONG_GUESSES = [
+    (lambda: llava_with(reward=nn.Linear(32, 64)), "hands over nothing"),
+    (observed, "other rows than enter the decoder"),
+]
+
+
+@pytest.mark.parametrize("make", [make for make, _ in WRONG_GUESSES])
+def test_a_guess_that_fails_its_check_is_followed_by_what_stands_beside(make) -> None:
+    """All visual tokens are rows of it: no doubt is left."""
+    model, plain = make(), llava_with()
+    inputs = tiny_inputs(model)
+    run = Probe(model).interface(inputs)
+    assert "doubts" not in run.record
+    assert run.record["parts_found_by"] == "structure"
+    assert run.record["parts"]["projector"] == "model.multi_modal_projector"
+    pd.testing.assert_frame_equal(run.table, Probe(plain).interface(inputs).table)
+    pd.testing.assert_frame_equal(probe_layers(model, inputs), probe_layers(plain, inputs))
+
+
+@pytest.mark.parametrize(("make", "does"), WRONG_GUESSES)
+def test_a_guess_that_fails_its_check_is_followed_by_a_trace(
+    make, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no other module stands beside the encoder."""
+    monkeypatch.setattr(measured_model, "other_projectors", lambda *_: [])
     model, plain = make(), llava_with()
     inputs = tiny_inputs(model)
     guess = find_parts(model).projector.name
@@ -127,6 +144,7 @@ def test_a_guess_that_fails_its_check_is_followed_by_a_trace(make, does: str) ->
 def test_a_refused_model_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a trace finds no other part."""
     monkeypatch.setattr(measured_model, "retraced", lambda *_: None)
+    monkeypatch.setattr(measured_model, "other_projectors", lambda *_: [])
     probe = Probe(llava_with(reward=nn.Linear(32, 64)), special_token_ids=SPECIAL_IDS)
     for _ in range(2):
         with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
@@ -319,4 +337,6 @@ def test_a_projector_whose_rows_are_joined_by_others() -> None:
     assert not is_one_of_several(-visual[1:], visual)
     assert not is_one_of_several(visual[1:, :4], visual)
     assert not is_one_of_several(visual[:3], visual)
+    assert is_one_of_several(visual[:3], visual, named=True)
+    assert not is_one_of_several(visual, visual, named=True)
     assert not is_one_of_several(None, visual)

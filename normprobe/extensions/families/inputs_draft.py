@@ -102,7 +102,7 @@ _CONSTANTS = """
 TURN = {turn}
 IMAGE = "<image>\\n"  # in a prompt, until ids take its place
 IMAGE_IDS = [{id}] * {rows}  # {how}
-SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found
+SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found{aspect}
 
 
 def load_processor(path):
@@ -278,6 +278,9 @@ def _by_hand(
         rows=rows or 1 if token is not None else 1,  # forward inserts those of an id of no word
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
+        aspect=f"; {_GUESS}: it is not padded to a square, as image_aspect_ratio of the config says"
+        if settings.get("image_aspect_ratio") == "pad"
+        else "",
         trust=loading.trust_remote_code,
         look=_LOOK.format(trust=loading.trust_remote_code) if look else "",
     )

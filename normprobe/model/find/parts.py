@@ -203,9 +203,19 @@ def by_hand(model: nn.Module, **named: str) -> str:
 
 
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
-    """The name of the largest module of a kind: the best candidate for a part."""
+    """The name of the largest module of a kind: the best candidate for a part.
+
+    Of lists those whose blocks hold others: heads of a detector are none (Groma).
+    """
     found = [module for module in model.modules() if isinstance(module, kind)]
+    found = [each for each in found if _holds_blocks(each)] or found
     return names[id(max(found, key=size_of))] if found else "NAME"
+
+
+def _holds_blocks(module: nn.Module) -> bool:
+    """Whether each item of a list holds a norm, as a layer does; true of what is no list."""
+    items = module if isinstance(module, nn.ModuleList) else ()
+    return all(any("norm" in type(m).__name__.lower() for m in item.modules()) for item in items)
 
 
 def candidates(model: nn.Module, names: dict[int, str]) -> str:

@@ -275,6 +275,16 @@ def _layers_in_words(model: nn.Module) -> str:
     return "num_hidden_layers, which its config lacks" if number is None else f"{number} layers"
 
 
+def other_projectors(model: nn.Module, parts: Parts) -> list[Part]:
+    """Modules beside the encoder that may be the projector as well as the one that was guessed."""
+    encoder, known = parts.vision_encoder, (parts.decoder_layers, parts.text_embedding)
+    decoder = _decoder(model, encoder)
+    language = [decoder, *(part.module for part in known if part is not None)]
+    names = {id(module): name for name, module in model.named_modules()}
+    found = (Part(names[id(each)], each) for each in _projectors(model, encoder, language))
+    return [part for part in found if part != parts.projector]
+
+
 def _projector(
     model: nn.Module,
     encoder: Part | None,
@@ -282,18 +292,29 @@ def _projector(
     near: Part | None = None,
     of_sound: re.Pattern[str] | None = None,
 ) -> nn.Module | None:
-    """The module beside the encoder that is no language model; else a merger inside the encoder.
+    """The likeliest of ``_projectors``, if there is one."""
+    return next(iter(_projectors(model, encoder, language, near, of_sound)), None)
+
+
+def _projectors(
+    model: nn.Module,
+    encoder: Part | None,
+    language: Sequence[nn.Module],
+    near: Part | None = None,
+    of_sound: re.Pattern[str] | None = None,
+) -> list[nn.Module]:
+    """The modules beside the encoder that are no language model; else mergers inside the encoder.
 
     ``get_decoder`` may answer with the wrapper that holds both sides: what holds the decoder layers
     or the text table is the language model, whatever it is called.
 
-    The last one is taken where several follow each other: it makes the tokens the decoder reads.
+    The last one is first: where several follow each other, it makes the tokens the decoder reads.
     One that makes rows of another width makes none of these (Mini-Gemini).
     That of sounds stands beside ``near``, by its name, where there is no encoder of them.
     """
     near = near or encoder
     if near is None:
-        return None
+        return []
     parent = model.get_submodule(near.name.rpartition(".")[0])
     beside = [
         child
@@ -316,7 +337,7 @@ def _projector(
         linear = [each for each in child.modules() if isinstance(each, nn.Linear)]
         if not linear or linear[-1].out_features == width:
             fitting.append(child)
-    return next(reversed(fitting or beside or inside), None)
+    return [*reversed(fitting or beside or inside)]
 
 
 def _refuse_unseen_images(model: nn.Module) -> None:

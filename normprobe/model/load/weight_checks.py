@@ -15,9 +15,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import other_version
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.weight_files import WeightFiles
+from normprobe.versions import is_line_5
 
 #: Numbers of a weight that are looked at, at most, and too few to judge by.
 _LOOKED_AT, _FEW = 2**16, 100
@@ -45,12 +47,19 @@ def refuse_missing(checkpoint: Checkpoint, report: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def seeing_random_weights() -> Iterator[list[str]]:
-    """Of what code loads by itself inside the block, such as a tower: what its files lack."""
+def loading_beside(model: nn.Module) -> Iterator[list[str]]:
+    """Of what code loads by itself inside the block, such as a tower: what its files lack.
+
+    Where the code says no dtype, it is that of ``model``: transformers 5 takes the files'.
+    """
+    dtypes = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
+    dtype = next(dtypes, None)
     load, found = vars(PreTrainedModel)["from_pretrained"].__func__, list[str]()
 
     def load_and_see(cls: Any, *arguments: Any, **options: Any) -> Any:
         told = options.pop("output_loading_info", False)
+        if dtype is not None and not {"dtype", "torch_dtype"} & options.keys():
+            options["dtype"] = dtype
         model, report = load(cls, *arguments, output_loading_info=True, **options)
         if lacking := sorted(report["missing_keys"]):
             where = arguments[0] if arguments else "what is loaded"
@@ -179,6 +188,13 @@ def is_relabelled(weight: Any) -> bool:
 
 def refuse_lacking(checkpoint: Checkpoint, lacking: Sequence[str]) -> None:
     """Refuse a checkpoint that lacks weights, if any are named."""
+    if is_line_5() and any(".experts." in name for name in lacking):
+        version = other_version(getattr(checkpoint.config, "transformers_version", None))
+        raise NormprobeError(
+            f"{checkpoint.name} lacks weights under the names that transformers 5 has for them: "
+            f"{_some(lacking)}: it joins experts, and knows types of its own alone",
+            f"where the files hold an expert each: {version}",
+        )
     if lacking:
         raise NormprobeError(
             f"{checkpoint.name} lacks weights that the model needs: {_some(lacking)}",

@@ -276,6 +276,18 @@ def test_ids_that_may_stand_around_a_picture_are_said(
     assert "IMAGE_IDS = [9] * 4  # a guess: what stands for a picture; between 7 and 8, as" in told
 
 
+@pytest.mark.parametrize("aspect", ["pad", "anyres", None])
+def test_a_picture_that_its_code_pads_is_said_not_to_be(aspect: str | None, tmp_path: Path) -> None:
+    config = {"model_type": "nobodys", "architectures": ["Nobodys"], "image_aspect_ratio": aspect}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = invoke("inputs", tmp_path, "--write", tmp_path / "begun.py")
+    lines = (tmp_path / "begun.py").read_text().splitlines()
+    (number,) = (n for n, line in enumerate(lines, 1) if line.startswith("SIDE"))
+    assert ("it is not padded to a square" in lines[number - 1]) == (aspect == "pad")
+    guessed = result.stdout.rpartition("guessed, so look at lines ")[2].split("\n")[0].split(", ")
+    assert (str(number) in guessed) == (aspect == "pad")
+
+
 @pytest.mark.parametrize(
     ("field", "words", "meant"),
     [

@@ -1,8 +1,10 @@
 """Parts as they are shown to a reader."""
 
 from support.cases import model_of
+from torch import nn
 
 from normprobe import find_parts
+from normprobe.model.find.parts import largest
 
 
 def count(module):
@@ -44,3 +46,19 @@ def test_a_language_model_is_shown_without_tokens_and_fusion():
 
 def test_a_model_without_image_token_ids_says_so():
     assert "image token ids: none" in repr(find_parts(model_of("mllama")))
+
+
+def test_heads_of_a_detector_are_no_candidate_for_decoder_layers() -> None:
+    """However large (Groma)."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.mlp = nn.LayerNorm(2), nn.Linear(2, 2)
+
+    heads = nn.ModuleList(nn.Sequential(nn.Linear(64, 64)) for _ in range(6))
+    model = nn.ModuleDict({"heads": heads, "layers": nn.ModuleList(Layer() for _ in range(2))})
+    names = {id(module): name for name, module in model.named_modules()}
+    assert largest(model, nn.ModuleList, names) == "layers"
+    del model["layers"]
+    assert largest(model, nn.ModuleList, names) == "heads"

@@ -1,8 +1,10 @@
 """Weights that are missing, not finite, without scales or of another shape are refused."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from support.tiny_models import build
 from normprobe import Probe, find_parts
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
+from normprobe.model.load import weight_checks
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_for, plan_loading
@@ -24,7 +27,7 @@ from normprobe.model.load.required_tensors import (
     embedding_tables,
     forward_to_last_layer,
 )
-from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
+from normprobe.model.load.weight_checks import is_relabelled, quantised_parts, refuse_lacking
 from normprobe.specimen import SPECIMEN_DIR
 
 Weights = dict[str, torch.Tensor]
@@ -224,3 +227,40 @@ def test_what_an_inputs_file_loads_with_random_weights_is_in_doubt(tmp_path):
         run = Probe(model_of("llava"), inputs=str(mine)).layers(tiny_inputs(model_of("llava")))
         told = " ".join(run.record.get("doubts", []))
         assert ("of the weights of CLIPVisionModel, such as " in told) == lacking
+
+
+@pytest.mark.parametrize(("cast", "doubt"), [("", False), (".half()", True)])
+def test_what_an_inputs_file_loads_is_in_the_dtype_of_the_model(tmp_path, cast: str, doubt: bool):
+    """transformers 5 takes that of the files (LLaVA's tower), which would be no numbers of ours."""
+    weights, file = damaged(tmp_path, "clip_vision_model")
+    save_file({name: w.bfloat16() for name, w in weights.items()}, file, metadata={"format": "pt"})
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "dtype": "bfloat16"}))
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from transformers import CLIPVisionModel\n"
+        "def prepare(model, processor):\n"
+        f"    model.second = CLIPVisionModel.from_pretrained({str(tmp_path)!r}){cast}\n"
+    )
+    model = copy.deepcopy(model_of("llava"))
+    run = Probe(model, inputs=str(mine)).layers(tiny_inputs(model))
+    assert {w.dtype for w in model.second.parameters()} == {
+        torch.float16 if doubt else torch.float32
+    }
+    told = " ".join(run.record.get("doubts", []))
+    assert ("leaves weights in float16, the others are in float32" in told) == doubt
+
+
+def test_experts_under_older_names_are_no_weights_that_lack(monkeypatch):
+    """VITA: transformers 5 joins them by the type, which it does not know."""
+    checkpoint = SimpleNamespace(
+        name="org/model", config=SimpleNamespace(transformers_version="4.41.1")
+    )
+    lacking = ["model.layers.0.mlp.experts.down_proj", "model.layers.1.mlp.experts.down_proj"]
+    monkeypatch.setattr(weight_checks, "is_line_5", lambda: True)
+    with pytest.raises(NormprobeError, match="under the names that transformers 5") as raised:
+        refuse_lacking(checkpoint, lacking)
+    assert "check that config.json" not in raised.value.remedy
+    monkeypatch.setattr(weight_checks, "is_line_5", lambda: False)
+    with pytest.raises(NormprobeError, match="lacks weights that the model needs"):
+        refuse_lacking(checkpoint, lacking)
