@@ -121,7 +121,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             by_hand(model, decoder_layers=largest(model, nn.ModuleList, names)),
         )
     language = [decoder, layers.module, embedding.module]
-    projector = part("projector", lambda: _projector(model, encoder, language))
+    projector = part("projector", lambda: next(iter(_projectors(model, encoder, language)), None))
     _refuse_language_inside(
         model, [("vision_encoder", encoder), ("projector", projector)], language
     )
@@ -137,7 +137,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if listener and any(_holds(listener.module, other) for other in others):
         listener = None
     of_sound = _OF_SOUND if encoder or projector else _IN_TOWER_PROJECTOR  # of sounds alone
-    hears = partial(_projector, model, listener, language, listener or encoder or projector)
+    hears = partial(_projectors, model, listener, language, listener or encoder or projector)
     return Parts(
         vision_encoder=encoder,
         projector=projector,
@@ -154,7 +154,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         audio_token_ids=audio_ids,
         behind=override.get("behind", ""),
         audio_encoder=listener,
-        audio_projector=part("audio_projector", lambda: hears(of_sound)),
+        audio_projector=part("audio_projector", lambda: next(iter(hears(of_sound)), None)),
         named=frozenset(named),
     )
 
@@ -283,17 +283,6 @@ def other_projectors(model: nn.Module, parts: Parts) -> list[Part]:
     names = {id(module): name for name, module in model.named_modules()}
     found = (Part(names[id(each)], each) for each in _projectors(model, encoder, language))
     return [part for part in found if part != parts.projector]
-
-
-def _projector(
-    model: nn.Module,
-    encoder: Part | None,
-    language: Sequence[nn.Module],
-    near: Part | None = None,
-    of_sound: re.Pattern[str] | None = None,
-) -> nn.Module | None:
-    """The likeliest of ``_projectors``, if there is one."""
-    return next(iter(_projectors(model, encoder, language, near, of_sound)), None)
 
 
 def _projectors(
