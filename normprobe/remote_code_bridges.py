@@ -115,6 +115,14 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         for name in ("bert", "clip", "llama")
     ),
     (_modeling("clip"), "clip_loss", f"{_modeling('clip')}:image_text_contrastive_loss"),
+    # What is imported for other language models than the one that is measured (LLaVA's MPT), or for
+    # addresses of files.
+    *(
+        (_modeling(kind), name, lambda: None)
+        for kind in ("bloom", "opt")
+        for name in ("_expand_mask", "_make_causal_mask")
+    ),
+    *(("transformers.utils.hub", name, lambda: None) for name in ("download_url", "is_remote_url")),
     # A class for each attention became one that looks it up.
     *(
         (_modeling(name), f"{name.upper()}_ATTENTION_CLASSES", partial(_of_every_attention, name))

@@ -4,7 +4,7 @@ Each function says what differs. All of it is here: the rest of the package know
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from importlib import import_module
 from threading import RLock
@@ -157,7 +157,12 @@ def load_and_report(
 
 @contextmanager
 def _loader_that_tells(shapes: dict[str, tuple[Size, Size]]) -> Iterator[None]:
-    """The loader of 4.57 marks the weights that it reads, and tells shapes that do not fit."""
+    """The loader of 4.57 marks the weights that it reads, and tells shapes that do not fit.
+
+    It marks them when all are read: a tower that is loaded while the model is made would not be
+    made on without memory (Florence-VL).
+    """
+    done_with: list[tuple[Any, set[str]]] = []
     loader: Any = import_module("transformers.modeling_utils")
     find, load = loader._find_mismatched_keys, loader._load_state_dict_into_meta_model
 
@@ -168,11 +173,10 @@ def _loader_that_tells(shapes: dict[str, tuple[Size, Size]]) -> Iterator[None]:
         return names, both
 
     @wraps(load)
-    def load_and_mark(model: Any, tensors: Any, *arguments: Any, **named: Any) -> Any:
+    def load_and_note(model: Any, tensors: Any, *arguments: Any, **named: Any) -> Any:
         read, tied = set(tensors), tied_weights(model)
         done = load(model, tensors, *arguments, **named)
-        for name in read:
-            model.get_parameter_or_buffer(name)._is_hf_initialized = True
+        done_with.append((model, read))
         for name, source in tied.items():
             if name in read and source not in read:  # else it is tied to an empty one
                 holder, _, own = source.rpartition(".")
@@ -181,9 +185,13 @@ def _loader_that_tells(shapes: dict[str, tuple[Size, Size]]) -> Iterator[None]:
 
     with (
         patch.object(loader, "_find_mismatched_keys", find_and_tell),
-        patch.object(loader, "_load_state_dict_into_meta_model", load_and_mark),
+        patch.object(loader, "_load_state_dict_into_meta_model", load_and_note),
     ):
         yield
+    for model, read in done_with:
+        for name in read:
+            with suppress(AttributeError):  # it was put elsewhere
+                model.get_parameter_or_buffer(name)._is_hf_initialized = True
 
 
 class _OnDemand:

@@ -156,6 +156,20 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
 
 
 @pytest.mark.parametrize(
+    ("home", "name"),
+    [
+        ("models.bloom.modeling_bloom", "_expand_mask"),
+        ("models.opt.modeling_opt", "_make_causal_mask"),
+        ("utils.hub", "is_remote_url"),
+    ],
+)
+def test_names_that_are_imported_for_another_model_are_there(home: str, name: str) -> None:
+    """LLaVA's code imports its MPT beside its Llama (TokenPacker)."""
+    with remote_code_bridges.foreign_code(True, []):
+        assert hasattr(importlib.import_module(f"transformers.{home}"), name)
+
+
+@pytest.mark.parametrize(
     ("home", "name", "now"),
     [
         ("tokenization_utils", "PaddingStrategy", "PaddingStrategy"),

@@ -30,7 +30,7 @@ from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.partial_load import build_on_meta, restore_buffers
 from normprobe.model.load.plan import plan_loading
-from normprobe.versions import is_line_5
+from normprobe.versions import is_line_5, load_and_report
 
 NAMES = {
     "vision_encoder": "vision_model",
@@ -190,3 +190,36 @@ def test_nothing_changes_for_a_native_type(model_type: str, tmp_path: Path) -> N
     tiny_model(model_type).save_pretrained(tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
     assert restore_buffers(checkpoint, load_model(checkpoint)) == []
+
+
+@pytest.mark.skipif(is_line_5(), reason="transformers 5 asks for another way, which is bridged")
+def test_a_tower_that_is_loaded_while_the_model_is_made_may_share_weights(tmp_path: Path) -> None:
+    """Florence-VL: transformers 4.57 makes what is shared anew, without memory."""
+    tower_folder, folder = tmp_path / "tower", tmp_path / "whole"
+    tower = tiny_model("clip_vision_model")
+    tower.save_pretrained(tower_folder)
+    name = next(name for name, _ in tower.named_parameters() if name.endswith("fc1.weight"))
+
+    class LoadingConfig(transformers.PretrainedConfig):
+        model_type = "loading-a-tower"
+
+    class LoadingModel(transformers.PreTrainedModel):
+        config_class = LoadingConfig
+
+        def __init__(self, config: LoadingConfig) -> None:
+            super().__init__(config)
+            self.tower = transformers.CLIPVisionModel.from_pretrained(tower_folder)
+            self.shared = torch.nn.Linear(2, 2, bias=False)
+            self.shared.weight = self.tower.get_parameter(name)
+            self.post_init()
+
+    folder.mkdir()
+    settings = {"model_type": "loading-a-tower", "architectures": ["LoadingModel"]}
+    (folder / "config.json").write_text(json.dumps(settings))
+    weights = {f"tower.{key}": value.clone() for key, value in tower.state_dict().items()}
+    weights["shared.weight"] = weights[f"tower.{name}"].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model, report = load_and_report(LoadingModel, str(folder), dtype=torch.float32)
+    assert not report["missing_keys"]
+    for key, value in tower.state_dict().items():
+        torch.testing.assert_close(model.tower.state_dict()[key], value, rtol=0, atol=0)
