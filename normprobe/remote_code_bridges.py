@@ -11,6 +11,7 @@ trusted (``--trust-remote-code``).
 """
 
 import importlib
+import re
 import sys
 import typing
 import warnings
@@ -23,6 +24,8 @@ from inspect import get_annotations, signature, unwrap
 from typing import Any
 from unittest.mock import patch
 
+import torch
+from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -132,6 +135,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
 )
 
 _REGISTER = AutoConfig.register
+_TO = nn.Module.to
 _OFFER = auto_factory._LazyAutoMapping.register
 _WRAP_INIT = getattr(configuration_utils, "wrap_init_to_accept_kwargs", None)
 
@@ -228,6 +232,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             ),
             patch.object(AutoConfig, "register", staticmethod(register_if_free)),
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
+            patch.object(nn.Module, "to", cast_or_move),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
             patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
         ):
@@ -237,6 +242,18 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
                     _bridge_class(foreign)
     finally:
         _noting.pop()
+
+
+def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
+    """Code that moves a part while it is made: without memory it is cast alone (VideoGPT+)."""
+    try:
+        return _TO(module, *arguments, **named)
+    except NotImplementedError as error:
+        if "meta tensor" not in str(error):
+            raise
+        _note("Module.to")
+        dtype = torch._C._nn._parse_to(*arguments, **named)[1]
+        return module if dtype is None else _TO(module, dtype)
 
 
 def register_if_free(model_type: str, config: Any, exist_ok: bool = False) -> None:
@@ -397,7 +414,10 @@ def bridge_tie_weights(model_class: type) -> None:
 
 
 def bridge_tied_keys(model: Any) -> None:
-    """Tied weights were a list of names; they became a mapping to the weight they are tied to."""
+    """Tied weights were a list of names; they became a mapping to the weight they are tied to.
+
+    The list might hold names that no weight has (Florence-2).
+    """
     keys = model._tied_weights_keys
     if not isinstance(keys, list | tuple | set):
         return
@@ -405,7 +425,9 @@ def bridge_tied_keys(model: Any) -> None:
     source = next((name for name, module in model.named_modules() if module is table), None)
     if source is not None and getattr(model.config, "tie_word_embeddings", True):
         _note("_tied_weights_keys")
-        model._tied_weights_keys = {key: f"{source}.weight" for key in keys}
+        weights = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        held = [key for key in keys if any(re.search(key, name) for name in weights)]
+        model._tied_weights_keys = {key: f"{source}.weight" for key in held}
     else:
         model._tied_weights_keys = {}
 

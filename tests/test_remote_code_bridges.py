@@ -487,3 +487,25 @@ def test_a_tower_inside_a_decoder_returns_each_state_once() -> None:
             assert len(states) == tower.config.num_hidden_layers + 1
             asked = decoder(torch.ones(1, 3).long(), output_hidden_states=True).hidden_states
             assert len(asked) == decoder.config.num_hidden_layers + 1
+
+
+def test_a_part_that_is_moved_while_it_is_made_stays_without_memory() -> None:
+    notes: list[str] = []
+    with remote_code_bridges.foreign_code(True, notes), torch.device("meta"):
+        moved = nn.Linear(2, 2).to("cpu")
+        cast = nn.Linear(2, 2).to("cpu", torch.float16)
+        assert nn.Linear(2, 2, device="cpu").to(torch.float64).weight.dtype == torch.float64
+    assert moved.weight.is_meta and moved.weight.dtype == torch.float32
+    assert cast.weight.is_meta and cast.weight.dtype == torch.float16
+    assert notes == ["Module.to"]
+    with pytest.raises(NotImplementedError):
+        moved.to("cpu")
+
+
+def test_a_tied_name_that_no_weight_has_is_passed_over() -> None:
+    """Florence-2's list names an encoder's table that its text model lacks."""
+    model = tiny_model("llama")
+    model._tied_weights_keys = ["lm_head.weight", "encoder.embed_tokens.weight"]
+    model.config.tie_word_embeddings = True
+    remote_code_bridges.bridge_tied_keys(model)
+    assert model._tied_weights_keys == {"lm_head.weight": "model.embed_tokens.weight"}

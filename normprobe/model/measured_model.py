@@ -248,13 +248,15 @@ class MeasuredModel:
                     said = f"{name} {does}, the others of another module"
                 elif not still and found.startswith(f"{name}."):
                     said = ""  # what holds it is never called itself
-            self._add_doubt(said)
+            self.add_doubt(said)
         if attends:
             self._check_attended(batch.inputs)
         self._parts_seen = seen  # what was refused is looked at again
 
-    def _add_doubt(self, said: str) -> None:
-        self.doubt = "; ".join(filter(None, [self.doubt, said]))
+    def add_doubt(self, said: str) -> None:
+        """Say once what may not be as it was taken."""
+        if said not in self.doubt:
+            self.doubt = "; ".join(filter(None, [self.doubt, said]))
 
     def _check_attended(self, inputs: Mapping[str, Any]) -> None:
         """Take the module whose rows text attends to for the projector, if it is another one."""
@@ -265,7 +267,7 @@ class MeasuredModel:
         if name != handing.name:
             self.parts = replace(self.parts, projector=Part(name, self.model.get_submodule(name)))
             self._last_watched = None
-        self._add_doubt(doubt)
+        self.add_doubt(doubt)
 
     def _is_one_of_several(self, batch: "MeasuredBatch") -> bool:
         """Whether another module beside the projector makes visual tokens, too."""

@@ -317,6 +317,9 @@ class Provenance:
                 f"{self._measured} depend on the text and are no words",
                 "name earlier layers as decoder_layers, or pass visual_mask",
             )
+        hidden = ~kept & ~told & entered.ne(0).any(-1)
+        if hidden.any(-1).all():  # of each prompt: no filling up to the longest (LaVIN)
+            kept = kept | hidden
         self._refuse_hidden_pixels(inputs, told | ~kept)
         groups = torch.where(kept, groups, PADDING).to(torch.int8)
         prompt, _ = text_ids(inputs, parts)

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model.test_decoder_rows import FULL, PATCHES, assert_right, groups_of, pictures
+from model.test_decoder_rows import (
+    FULL,
+    PADDED,
+    PADDED_MASK,
+    PATCHES,
+    assert_right,
+    groups_of,
+    pictures,
+)
 from peft import PromptTuningConfig, get_peft_model
 from support.flat import flat
 from support.plain_modules import EYE, SPECIAL, WIDTH, Block, Eye, Plain, made
@@ -640,3 +648,34 @@ def test_a_sound_of_which_no_row_comes_is_to_be_left_out() -> None:
     run = probe.layers({"tokens": FULL, "image": pictures(2)})
     inputs["audios"] = torch.zeros(2, 5)
     assert_right(made(Deaf), inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+
+
+class Deciding(Plain):
+    """A learned row before the prompt that no other row may see (LaVIN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decision = nn.Parameter(torch.randn(1, 1, WIDTH))
+
+    def forward(self, tokens: Tensor, image: Tensor, mask: Tensor | None = None) -> Tensor:
+        rows = self.connector(self.vision(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        x = torch.cat([self.decision.expand(len(x), -1, -1), x], 1)
+        kept = torch.ones(x.shape[:2]).long()
+        kept[:, 0] = 0
+        if mask is not None:
+            kept[:, 1:] = mask
+        return self.think(x, kept)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_learned_rows_that_no_other_may_see_are_no_padding(padded: bool) -> None:
+    module, inputs = made(Deciding), {"tokens": FULL, "image": pictures(2)}
+    groups = groups_of(FULL, torch.ones_like(FULL))
+    if padded:
+        inputs |= {"tokens": PADDED, "mask": PADDED_MASK}
+        groups = groups_of(PADDED, PADDED_MASK)
+    run = Probe(module, named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
+    learned = np.full((2, 1), schema.STRUCTURAL, dtype="<U16")
+    assert_right(module, inputs, np.concatenate([learned, groups], 1), run.table)
+    assert "doubts" not in run.record
