@@ -83,6 +83,9 @@ class VisionStages:
         self._encoder, self._entered, self._left = _STAGES[group]
         self._parts = parts
         self._class_rows = parts.class_rows
+        encoder = parts.vision_encoder
+        weights = encoder.module.parameters() if encoder is not None else ()
+        self._widths = {len(weight) for weight in weights if weight.dim() == 1}  # of norms, biases
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_of_tile: int | None = None
@@ -264,8 +267,14 @@ class VisionStages:
         return patches if joins else 0
 
     def _as_rows(self, state: Tensor) -> Tensor:
-        """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``."""
-        is_map = self._parts.channels_first and state.dim() > 3
+        """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``.
+
+        Where nothing says so, the weights of the encoder tell which axis is the hidden one.
+        """
+        is_map = state.dim() > 3 and (
+            self._parts.channels_first
+            or (state.shape[-3] in self._widths and state.shape[-1] not in self._widths)
+        )
         return state.movedim(-3, -1) if is_map else state
 
     def _keep(self, stage: str, state: Tensor, made_up: Tensor | None = None) -> None:

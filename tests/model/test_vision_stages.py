@@ -340,3 +340,36 @@ def test_a_projector_whose_rows_are_joined_by_others() -> None:
     assert is_one_of_several(visual[:3], visual, named=True)
     assert not is_one_of_several(visual, visual, named=True)
     assert not is_one_of_several(None, visual)
+
+
+class MappingTower(nn.Module):
+    """A tower that returns maps, as ConvNeXt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut, self.norm = nn.Conv2d(3, 24, 4, 4), nn.BatchNorm2d(24)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.cut(image))
+
+
+class OfMaps(Pooling):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = MappingTower()
+
+    def squares(self, image: torch.Tensor) -> torch.Tensor:
+        return self.vision(image).flatten(2).transpose(1, 2)
+
+
+@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
+def test_maps_of_a_tower_are_read_by_their_places(named: dict[str, str]) -> None:
+    """Nothing says which axis is the hidden one (MG-LLaVA)."""
+    module = made(OfMaps)
+    inputs = {"tokens": IDS, "image": SEEN}
+    found = flat(probe_interface(module, inputs, named=named)).set_index(["stage", "group"])
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]
+    assert (row["tokens"], row["hidden_size"]) == (norms.size, 24)
+    assert row["norm_mean"] == pytest.approx(norms.mean(), 1e-6)

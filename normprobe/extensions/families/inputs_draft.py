@@ -278,7 +278,7 @@ def _by_hand(
         rows=rows or 1 if token is not None else 1,  # forward inserts those of an id of no word
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
-        aspect=f"; {_GUESS}: it is not padded to a square, as image_aspect_ratio of the config says"
+        aspect=f"; {_GUESS}: the config asks for a square (image_aspect_ratio), this does not pad"
         if settings.get("image_aspect_ratio") == "pad"
         else "",
         trust=loading.trust_remote_code,

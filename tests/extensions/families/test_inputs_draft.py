@@ -283,7 +283,7 @@ def test_a_picture_that_its_code_pads_is_said_not_to_be(aspect: str | None, tmp_
     result = invoke("inputs", tmp_path, "--write", tmp_path / "begun.py")
     lines = (tmp_path / "begun.py").read_text().splitlines()
     (number,) = (n for n, line in enumerate(lines, 1) if line.startswith("SIDE"))
-    assert ("it is not padded to a square" in lines[number - 1]) == (aspect == "pad")
+    assert ("this does not pad" in lines[number - 1]) == (aspect == "pad")
     guessed = result.stdout.rpartition("guessed, so look at lines ")[2].split("\n")[0].split(", ")
     assert (str(number) in guessed) == (aspect == "pad")
 
