@@ -106,7 +106,9 @@ class Pipeline:
             self._until_finished.enter_context(aligned)
         self._look_further()
         self.run.note(bridges=list(self.source.bridges), prepared=self.source.prepared)
-        notes = () if self.source.plan is None else self.source.plan.notes
+        notes = [] if self.source.plan is None else [*self.source.plan.notes]
+        if self.measured_by.runs_model and (model.parts.vision_encoder or model.parts.projector):
+            notes += self.source.builder.left_out
         for warning in note_model(self.run, model, self.source.weights_record, notes):
             log.warning("warning: %s", warning)
         if self.source.doubt:

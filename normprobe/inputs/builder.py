@@ -76,6 +76,15 @@ class InputBuilder:
         """Ids that the tokenizer can emit, ascending; none without a tokenizer."""
         return [] if self.tokenizer is None else vocabulary_ids(self.tokenizer)
 
+    @property
+    def left_out(self) -> list[str]:
+        """What a model that sees is not shown, in words, if anything."""
+        bare = self.processor is not None and self.tokenizer is self.processor
+        if not bare or self.inputs_file.build is not None:
+            return []
+        kind = type(self.processor).__name__
+        return [f"its processor is a bare tokenizer ({kind}), so pictures are left out: {WRITE}"]
+
     def build(self, samples: Sequence[Sample]) -> BatchFeature:
         """Turn samples into one batch, in the model's chat format.
 

@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import of_other_line
 from normprobe.hooks import arguments_of, is_sharded, lock_of, observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
@@ -219,7 +220,8 @@ class ModelSource(ABC):
         if prepare is None:
             return []
         before, held = attention_in(model), _floating_dtypes(model)
-        name = f"the inputs file of {self._inputs_file.names}"
+        own = self._inputs_file.record.get("path")
+        name = f"the inputs file {own or f'of {self._inputs_file.names}'}"
         try:
             with loading_beside(model) as found:
                 changed = list(prepare(model, self._processor) or ())
@@ -234,7 +236,9 @@ class ModelSource(ABC):
         except Exception as error:  # a model of the same names may have any other code
             raise NormprobeError(
                 f"{name} does not fit {type(model).__name__}: {first_line(error)}",
-                "pass --inputs FILE.py with prepare and build of your own",
+                f"mend prepare() in {own}{of_other_line(model)}"
+                if own
+                else "pass --inputs FILE.py with prepare and build of your own",
             ) from error
         attention = self.loading.attn_implementation
         if attention is not None and attention in before - attention_in(model):

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from support.processors import make_processor
 from tokenizers.processors import TemplateProcessing
 from transformers import PretrainedConfig
 
+from normprobe import Probe
 from normprobe.data.media import Audio, Video
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
@@ -18,6 +21,7 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.inputs.processor import load_processor
+from normprobe.specimen import SPECIMEN_DIR
 from normprobe.versions import is_line_5
 
 
@@ -267,3 +271,18 @@ def test_a_file_that_lacks_a_package_names_it(specimen_processor, samples):
     with pytest.raises(RefusedSample, match="No module named") as refusal:
         InputBuilder(specimen_processor, inputs_file=file).build(samples[:1])
     assert "install a_package_that_nobody_has as the model's page says" in refusal.value.remedy
+
+
+def test_a_bare_tokenizer_of_a_model_that_sees_is_a_warning(tmp_path: Path) -> None:
+    """Its pictures are left out, and the run ends well (Mantis)."""
+    folder = tmp_path / "blind"
+    shutil.copytree(SPECIMEN_DIR, folder)
+    (folder / "processor_config.json").unlink()
+    own = {"image_processor_type": "CLIPImageProcessor", "processor_class": "NobodysProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(own))
+    run = Probe(str(folder)).layers("sample", limit=1, workers=0)
+    (told,) = [warning for warning in run.record["warnings"] if "pictures" in warning]
+    assert "bare tokenizer" in told
+    assert "normprobe inputs MODEL --write inputs.py" in told
+    seeing = Probe("specimen").layers("sample", limit=1, workers=0)
+    assert not any("pictures are left out" in each for each in seeing.record.get("warnings", []))

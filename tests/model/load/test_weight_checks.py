@@ -264,3 +264,11 @@ def test_experts_under_older_names_are_no_weights_that_lack(monkeypatch):
     monkeypatch.setattr(weight_checks, "is_line_5", lambda: False)
     with pytest.raises(NormprobeError, match="lacks weights that the model needs"):
         refuse_lacking(checkpoint, lacking)
+
+
+def test_a_file_whose_prepare_fails_is_to_be_mended(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def prepare(model, processor):\n    model.no_such_part.load()\n")
+    with pytest.raises(NormprobeError, match=r"the inputs file .*mine\.py does not fit") as raised:
+        Probe(model_of("llava"), inputs=str(mine)).layers(tiny_inputs(model_of("llava")))
+    assert raised.value.remedy.startswith(f"mend prepare() in {mine}")
