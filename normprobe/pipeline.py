@@ -107,7 +107,8 @@ class Pipeline:
         self._look_further()
         self.run.note(bridges=list(self.source.bridges), prepared=self.source.prepared)
         notes = [] if self.source.plan is None else [*self.source.plan.notes]
-        if self.measured_by.runs_model and (model.parts.vision_encoder or model.parts.projector):
+        sees = model.parts.vision_encoder or model.parts.projector
+        if sees and isinstance(self.samples, DataSet):
             notes += self.source.builder.left_out
         for warning in note_model(self.run, model, self.source.weights_record, notes):
             log.warning("warning: %s", warning)
