@@ -28,8 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     define()
-    # What is imported stays, and most of what tests make forms no cycle: to look takes 7 % of all.
-    gc.freeze()
+    # Most of what tests make forms no cycle: to look for some takes a fourteenth of all.
     gc.set_threshold(100_000, 50, 100)
 
 
