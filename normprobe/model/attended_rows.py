@@ -18,7 +18,7 @@ from normprobe.hooks import after_call, attached, before_call, observing, on_inp
 from normprobe.inputs.on_device import moved_to, with_other_pixels
 from normprobe.model.find.parts import Parts, by_hand
 from normprobe.model.tracing.recording import tensors
-from normprobe.model.vision_stages import SAME_DIRECTION, are_among, cosines
+from normprobe.model.vision_stages import SAME_ROW, are_among, cosines
 from normprobe.statistics.token_metrics import token_norms
 
 #: How far the norms of two equal rows may be apart, relative to them: some roundings of bfloat16.
@@ -103,7 +103,7 @@ def _compared(
         if are_among(rows, state) and _as_long(rows, state):
             exact.append(name)
         elif state.shape == rows.shape and bool(
-            cosines(rows - others, state - other).min() > SAME_DIRECTION
+            cosines(rows - others, state - other).min() > SAME_ROW
         ):
             added[name] = float(token_norms(state).median())
     return float(token_norms(rows).median()), exact, added

@@ -36,7 +36,7 @@ from normprobe.hooks import (
     same_random_numbers,
 )
 from normprobe.inputs.on_device import moved_to
-from normprobe.model.find.norms import UNKNOWN, norm_placement_note
+from normprobe.model.find.norms import NOT_SHOWN, norm_placement_note
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
@@ -77,7 +77,7 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
         second.run(model, inputs)
         doubts.append(first.difference(second))
     model.doubt = "; ".join(filter(None, doubts))
-    if model.norm_placement == UNKNOWN:
+    if model.norm_placement == NOT_SHOWN:
         given = moved_to(model.model, inputs)
         model.norm_placement = norm_placement_note(model.model, model.parts, given)
     model.forward_seen = True

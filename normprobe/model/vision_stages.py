@@ -163,7 +163,7 @@ class VisionStages:
         there = torch.ones(len(left), dtype=torch.bool, device=left.device)
         if len(left) != len(entered) and left.shape[-1] == entered.shape[-1]:
             same = _unit(left.float()) @ _unit(entered.float()).T
-            there = same.nan_to_num().amax(dim=-1) > SAME_DIRECTION
+            there = same.nan_to_num().amax(dim=-1) > SAME_ROW
         for stage, calls in list(self._kept.items()):
             states = torch.cat([state for state, _, _ in calls])
             of_each, rest = divmod(len(states), len(left))
@@ -221,7 +221,7 @@ class VisionStages:
                 rows = torch.cat([_as_list(self._as_rows(states[place])) for states in calls])
                 fits = rows.shape[-1] == taken.shape[-1]
                 alike.append(float(cosines(taken, rows).median()) if fits else 0.0)
-            if max(alike) > SAME_DIRECTION:
+            if max(alike) > SAME_ROW:
                 return alike.index(max(alike))
         # How many rows an image has in each state.
         each = [s[..., 0].numel() // len(s) if s.dim() > 2 else 1 for s in calls[0]]
@@ -391,7 +391,7 @@ _LOOKED_FOR = 64
 
 #: The cosine of a visual token and of the row that it comes from: 1 but for rounding. It stays
 #: above 1 - 2 ** -11 in bfloat16; other rows of a projector are far below.
-SAME_DIRECTION = 0.999
+SAME_ROW = 0.999
 
 
 def wrong_part(
@@ -440,7 +440,7 @@ def wrong_part(
             f"{visual.shape[-1]}",
         )
     cosine = float(cosines(visual, projected).min())
-    if cosine < SAME_DIRECTION:
+    if cosine < SAME_ROW:
         return (
             "projector",
             "hands over other rows than enter the decoder at visual places: the cosine of one with "
@@ -451,7 +451,7 @@ def wrong_part(
 
 def are_among(rows: Tensor, others: Tensor) -> bool:
     """Whether each row has the direction of another one."""
-    return rows.shape[-1] == others.shape[-1] and bool(cosines(rows, others).min() > SAME_DIRECTION)
+    return rows.shape[-1] == others.shape[-1] and bool(cosines(rows, others).min() > SAME_ROW)
 
 
 def is_one_of_several(projected: Tensor | None, visual: Tensor, *, named: bool = False) -> bool:
@@ -462,7 +462,7 @@ def is_one_of_several(projected: Tensor | None, visual: Tensor, *, named: bool =
     if projected is None or projected.shape[-1] != visual.shape[-1]:
         return False
     fewer = len(visual) > len(projected) and (named or 2 * len(projected) > len(visual))
-    return fewer and bool(cosines(projected, visual).min() >= SAME_DIRECTION)
+    return fewer and bool(cosines(projected, visual).min() >= SAME_ROW)
 
 
 @in_full_precision

@@ -84,7 +84,7 @@ THEORY_APPLIES = frozenset({"pre", "pre-parallel"})
 
 
 #: Where made-up tokens do not show it.
-UNKNOWN = "unknown"
+NOT_SHOWN = "unknown"
 
 
 def norm_placement_note(
@@ -104,7 +104,7 @@ def norm_placement_note(
             middle = layers[len(layers) // 2]
             placement = norm_placement(middle, partial(run_until, model, inputs, leaving=middle))
     except NormprobeError:
-        return UNKNOWN
+        return NOT_SHOWN
     applies = placement in THEORY_APPLIES
     return f"{placement}: the paper's theory {'applies' if applies else 'is about pre-norm'}"
 
