@@ -24,6 +24,7 @@ from support.reference import layers_table, observe_layers
 from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, schema
+from normprobe.run import Run
 
 NAMED = {**BY_HAND, "projector": "connector"}
 ATTENDING = {"fusion": "cross-attention"}
@@ -264,24 +265,27 @@ def attended_norms(module: Interleaved, part: str, image: Tensor) -> np.ndarray:
     return np.array([np.linalg.norm(seen[key], axis=-1) for key in ("part", "layer")])
 
 
-@pytest.mark.parametrize("named", [None, {**BY_HAND, **ATTENDING}])
-def test_a_norm_between_the_projector_and_what_text_attends_to(named) -> None:
-    module, inputs = made(NormedBehind), {"tokens": WORDS, "image": pictures(2)}
+def run_beside_norms(kind: type[Plain], named) -> tuple[Run, float, np.ndarray, np.ndarray]:
+    """A run, its mean norm of pictures at layer 0, and norms behind ``behind`` and in a layer."""
+    module, inputs = made(kind), {"tokens": WORDS, "image": pictures(2)}
     run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
     handed, attended = attended_norms(module, "behind", inputs["image"])
     measured = flat(run.table).set_index(["layer", "group"]).loc[(0, schema.VISUAL)]
-    assert measured["norm_mean"] == pytest.approx(attended.mean(), rel=1e-6)
+    return run, measured["norm_mean"], handed, attended
+
+
+@pytest.mark.parametrize("named", [None, {**BY_HAND, **ATTENDING}])
+def test_a_norm_between_the_projector_and_what_text_attends_to(named) -> None:
+    run, measured, handed, attended = run_beside_norms(NormedBehind, named)
+    assert measured == pytest.approx(attended.mean(), rel=1e-6)
     assert run.record["parts"]["projector"] == "behind"
     np.testing.assert_array_equal(handed, attended)
 
 
 @pytest.mark.parametrize("named", [None, {**BY_HAND, **ATTENDING}])
 def test_what_is_added_to_rows_that_text_attends_to_is_said(named) -> None:
-    module, inputs = made(Prefixed), {"tokens": WORDS, "image": pictures(2)}
-    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
-    handed, attended = attended_norms(module, "behind", inputs["image"])
-    measured = flat(run.table).set_index(["layer", "group"]).loc[(0, schema.VISUAL)]
-    assert measured["norm_mean"] == pytest.approx(handed.mean(), rel=1e-6)
+    run, measured, handed, attended = run_beside_norms(Prefixed, named)
+    assert measured == pytest.approx(handed.mean(), rel=1e-6)
     said = " ".join(run.record["doubts"])
     assert "the rows of behind, scaled or with something added" in said
     # The median of torch is the lower of the two in the middle.
