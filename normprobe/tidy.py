@@ -68,25 +68,27 @@ def tidy(cells: pd.DataFrame, numbers: Mapping[str, Mapping[str, ArrayLike]]) ->
     Returns:
         A row a cell and quantity, cells in their order; none where no estimate is known.
     """
-    counts = [name for name in COUNTS if name in cells]
-    keys = [name for name in cells if name not in counts]
-    parts = []
-    for quantity, estimates in numbers.items():
-        part = cells[keys].assign(**{QUANTITY: quantity})
-        for name, values in estimates.items():
-            part[name] = np.asarray(values)
-        for name in counts:
-            if name not in estimates:
-                part[name] = cells[name]
-        parts.append(part.set_axis(np.arange(len(part))))
-    table = pd.concat(parts) if parts else cells.assign(**{QUANTITY: ""}).iloc[:0]
-    table = table.sort_index(kind="stable")
-    known = [name for name in ESTIMATES if name not in COUNTS and name in table]
-    known = [name for name in known if table[name].notna().any()]
-    counted = [name for name in COUNTS if name in table]
-    table = table.loc[table[known].notna().any(axis=1), [*keys, QUANTITY, *known, *counted]]
-    whole = {name: "Int64" if table[name].isna().any() else int for name in counted}
-    return table.astype(whole).reset_index(drop=True)
+    # An array of cells by quantities for each estimate: pandas takes a table together slowly.
+    columns: dict[str, NDArray[np.float64]] = {}
+    counted = {name: cells[name].astype(float) for name in COUNTS if name in cells}
+    for place, estimates in enumerate(numbers.values()):
+        for name, values in (counted | dict(estimates)).items():
+            column = columns.setdefault(name, np.full((len(cells), len(numbers)), np.nan))
+            column[:, place] = np.asarray(values, dtype=float)
+    known = [name for name in ESTIMATES if name in columns and name not in COUNTS]
+    known = [name for name in known if not np.isnan(columns[name]).all()]
+    there = np.zeros((len(cells), len(numbers)), dtype=bool)
+    for name in known:
+        there |= ~np.isnan(columns[name])
+    cell, quantity = np.nonzero(there)
+    keys = {name: cells[name].take(cell).array for name in cells if name not in COUNTS}
+    named = pd.Series(list(numbers), dtype=str).take(quantity).array
+    table = pd.DataFrame(keys | {QUANTITY: named} | {name: columns[name][there] for name in known})
+    for name in COUNTS:
+        if name in columns or name in counted:
+            values = pd.Series(columns[name][there] if name in columns else (), dtype=float)
+            table[name] = values.astype("Int64" if values.isna().any() else int)
+    return table
 
 
 def in_order(table: pd.DataFrame, **orders: Sequence[str]) -> pd.DataFrame:
@@ -110,9 +112,10 @@ def select(table: pd.DataFrame, quantity: str, /, **keys: object) -> pd.DataFram
 
     All estimates are there, NaN where the table has none of them.
     """
-    rows = table[table[QUANTITY] == quantity]
+    wanted = table[QUANTITY] == quantity
     for name, value in keys.items():
-        rows = rows[rows[name] == value]
+        wanted &= table[name] == value
+    rows = table[wanted]
     lacking = [name for name in ESTIMATES if name not in rows]
     return rows.reindex(columns=[*rows, *lacking]) if lacking else rows
 

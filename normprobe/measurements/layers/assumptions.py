@@ -22,7 +22,7 @@ from normprobe.report.sentences import layer_ranges
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.report.verdict import Finding
 from normprobe.schema import PAIR, TEXT, VISUAL
-from normprobe.tidy import BAND, QUANTITY, select
+from normprobe.tidy import BAND, QUANTITY
 
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
 NORMS_ALIKE = (1 / ALIKE, ALIKE)  # a ratio of norms: the paper's second case
@@ -52,48 +52,53 @@ class Criterion:
     group: str  # whose, there
     low: float  # the smallest number that is compatible
     high: float  # the largest
-    # theory.csv to the layers in which the number can say anything; None: all
+    # the layers to those in which the number can say anything; None: all
     applies: Applies | None = None
     # a range outside of the other in which the number says neither: where the whole interval lies
     # in it the assumption does not apply, where it holds an end it is open
     neutral: tuple[float, float] | None = None
 
 
+def _layers_of(theory: pd.DataFrame) -> pd.DataFrame:
+    """A row a layer, a column an estimate of a quantity of a group."""
+    return theory.pivot(index="layer", columns=[QUANTITY, "group"])
+
+
 def _by_layer(
-    theory: pd.DataFrame, quantity: str, group: str = PAIR, estimate: str = "mean"
+    layers: pd.DataFrame, quantity: str, group: str = PAIR, estimate: str = "mean"
 ) -> "pd.Series[float]":
     """A number of each layer, NaN where theory.csv has none."""
-    layers = pd.Index(theory["layer"].unique(), name="layer")
-    return select(theory, quantity, group=group).set_index("layer")[estimate].reindex(layers)
+    column = estimate, quantity, group
+    return layers[column] if column in layers else pd.Series(math.nan, index=layers.index)
 
 
-def _enter_imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
-    low, high = (_by_layer(theory, "norm_ratio", estimate=end) for end in BAND)
+def _enter_imbalanced(layers: pd.DataFrame) -> "pd.Series[bool]":
+    low, high = (_by_layer(layers, "norm_ratio", estimate=end) for end in BAND)
     balanced = (low > NORMS_ALIKE[0]) & (high < NORMS_ALIKE[1])
     return ~balanced.shift(fill_value=False)  # without a band that is not known
 
 
 def _updates_differ(modality: str) -> Applies:
-    return lambda theory: (
-        (_by_layer(theory, "log_norm_std", modality) >= TOO_ALIKE)
-        & (_by_layer(theory, "update_norm_cv", modality) >= TOO_ALIKE)
+    return lambda layers: (
+        (_by_layer(layers, "log_norm_std", modality) >= TOO_ALIKE)
+        & (_by_layer(layers, "update_norm_cv", modality) >= TOO_ALIKE)
     )
 
 
 def _norms_ask_for_angles(modality: str) -> Applies:
     """By Eq. 13 the norms of the modality's tokens spread their angles enough to be seen."""
-    return lambda theory: (
-        _by_layer(theory, "log_norm_std", modality)
-        * _by_layer(theory, "predicted_norm_angle_slope", modality).abs()
+    return lambda layers: (
+        _by_layer(layers, "log_norm_std", modality)
+        * _by_layer(layers, "predicted_norm_angle_slope", modality).abs()
         >= TOO_ALIKE
     )
 
 
-def _some_token_turns(theory: pd.DataFrame) -> "pd.Series[bool]":
+def _some_token_turns(layers: pd.DataFrame) -> "pd.Series[bool]":
     """Where nothing turns, no cosine changes, whatever the theory."""
     return (
-        _by_layer(theory, "visual_turn_to_text").notna()
-        | _by_layer(theory, "text_turn_to_visual").notna()
+        _by_layer(layers, "visual_turn_to_text").notna()
+        | _by_layer(layers, "text_turn_to_visual").notna()
     )
 
 
@@ -178,11 +183,12 @@ def assumptions_table(theory: pd.DataFrame) -> pd.DataFrame:
     """A verdict on each number of ``CRITERIA``."""
     if theory.empty:
         return pd.DataFrame(columns=_COLUMNS)
-    return pd.DataFrame([_judged(criterion, theory) for criterion in CRITERIA], columns=_COLUMNS)
+    layers = _layers_of(theory)
+    return pd.DataFrame([_judged(criterion, layers) for criterion in CRITERIA], columns=_COLUMNS)
 
 
-def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
-    states = _states(criterion, theory)
+def _judged(criterion: Criterion, layers: pd.DataFrame) -> dict[str, object]:
+    states = _states(criterion, layers)
     row: dict[str, object] = {
         "assumption": criterion.assumption,
         "source": criterion.source,
@@ -195,10 +201,10 @@ def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
     }
     for state, column in _RANGES_OF.items():
         row[column] = layer_ranges(states.index[states == state].tolist())
-    judged = states.index[(states != EXEMPT) & (_by_layer(theory, "nonfinite")[states.index] == 0)]
+    judged = states.index[(states != EXEMPT) & (_by_layer(layers, "nonfinite")[states.index] == 0)]
     if len(judged):
         numbers, *ends = (
-            _by_layer(theory, criterion.quantity, criterion.group, name)[judged]
+            _by_layer(layers, criterion.quantity, criterion.group, name)[judged]
             for name in ("mean", *BAND)
         )
         excess = pd.concat([criterion.low - numbers, numbers - criterion.high], axis=1).max(axis=1)
@@ -208,10 +214,10 @@ def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
     return row
 
 
-def _states(criterion: Criterion, theory: pd.DataFrame) -> "pd.Series[str]":
+def _states(criterion: Criterion, layers: pd.DataFrame) -> "pd.Series[str]":
     """One of ``STATES`` for each layer that has the number."""
     number, low, high = (
-        _by_layer(theory, criterion.quantity, criterion.group, name) for name in ("mean", *BAND)
+        _by_layer(layers, criterion.quantity, criterion.group, name) for name in ("mean", *BAND)
     )
     states = pd.Series(OPEN, index=number.index)
     states[(low >= criterion.low) & (high <= criterion.high)] = HOLDS
@@ -221,8 +227,8 @@ def _states(criterion: Criterion, theory: pd.DataFrame) -> "pd.Series[str]":
         states[(states == FAILS) & (low < end) & (high > start)] = OPEN
         states[(low > start) & (high < end)] = EXEMPT
     if criterion.applies is not None:
-        states[~criterion.applies(theory)] = EXEMPT
-    spoiled = (_by_layer(theory, "nonfinite") > 0) & (states.index > 0)
+        states[~criterion.applies(layers)] = EXEMPT
+    spoiled = (_by_layer(layers, "nonfinite") > 0) & (states.index > 0)
     states[spoiled] = OPEN
     return states[number.notna() | spoiled]
 
