@@ -22,6 +22,9 @@ user's. All of its names are optional::
     parts = {"projector": "mlp1", "image_token_ids": (7,)}
         # names of modules, and what else ``model.find.overrides`` lists
 
+    keywords = {"vision_tower": "openai/clip-vit-large-patch14"}
+        # what the class takes beside its config: what a README passes to from_pretrained
+
 What ``build`` returns may hold two masks, bool [batch, seq], which the model does not get, but the
 first if its forward takes it by name: ``visual_mask``, the positions of an image, in the prompts or
 in what enters the decoder; ``structural_mask``, those of them that hold a learned newline or
@@ -45,6 +48,7 @@ from normprobe.registry import answers
 BuildFunction = Callable[[Any, Any, Sequence[Sample], str | None], Mapping[str, Any]]
 
 _FUNCTIONS = ("setup", "load_processor", "prepare", "forward", "build")
+_NAMES = (*_FUNCTIONS, "parts", "keywords")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class InputsFile:
         forward: likewise.
         build: likewise.
         parts: likewise.
+        keywords: likewise.
         record: what ``run.json`` says of it: path and SHA-256 of a user's file, the family of one
             of the package's own.
     """
@@ -68,6 +73,7 @@ class InputsFile:
     forward: Callable[..., Any] | None = None
     build: BuildFunction | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -104,13 +110,13 @@ def read_inputs_file(path: str | Path) -> InputsFile:
     except Exception as error:  # whatever the user's code raises
         raise NormprobeError(
             f"--inputs: {path} cannot be used: {first_line(error)}",
-            "pass a Python file with some of: " + ", ".join((*_FUNCTIONS, "parts")),
+            "pass a Python file with some of: " + ", ".join(_NAMES),
         ) from error
     found = inputs_file_of(module)
     if found == NO_INPUTS_FILE:
         raise NormprobeError(
             f"--inputs: {path} defines none of the names that are looked for",
-            "define some of: " + ", ".join((*_FUNCTIONS, "parts")),
+            "define some of: " + ", ".join(_NAMES),
         )
     record = {"path": str(path), "sha256": sha256(content).hexdigest()}
     return replace(found, record=record)
@@ -119,4 +125,5 @@ def read_inputs_file(path: str | Path) -> InputsFile:
 def inputs_file_of(module: ModuleType) -> InputsFile:
     """What a module says of the inputs of a family."""
     functions: dict[str, Any] = {name: getattr(module, name, None) for name in _FUNCTIONS}
-    return InputsFile(**functions, parts=getattr(module, "parts", {}))
+    said: dict[str, Any] = {name: getattr(module, name, {}) for name in ("parts", "keywords")}
+    return InputsFile(**functions, **said)

@@ -72,6 +72,8 @@ class Checkpoint:
     # the alignment norm that the checkpoint, or the adapter that opened it, holds
     alignment: AlignmentSettings | None = None
     gguf: str | None = None  # the GGUF file that the folder ``source`` was made of
+    # what its class takes beside the config, of an inputs file
+    keywords: Mapping[str, Any] = field(default_factory=dict, compare=False)
     # what its own code needed to run on this transformers, of ``remote_code_bridges.foreign_code``
     bridges: list[str] = field(default_factory=list, compare=False)
     doubt: str = ""  # of the class that its config names
@@ -205,6 +207,7 @@ def open_checkpoint(
         trust_remote_code=trust_remote_code,
         alignment=config_settings(config),
         gguf=gguf,
+        keywords=inputs_file.keywords,
         bridges=bridges,
         doubt=_class_doubt(raw, config),
     )

@@ -162,15 +162,39 @@ class _Forward:
     def difference(self, other: "_Forward") -> str:
         """A doubt where the rows of another forward of the same batch are others."""
         for number, rows in self.rows.items():
-            norms, along = other.rows.get(number, rows) - rows
-            apart = float((norms.square() + along.square()).mean().sqrt() / rows[0].mean())
-            if apart > _ROUNDING:
-                return (
-                    "the model draws random numbers, counts its calls or changes itself: two "
-                    f"forwards of one batch differ, by {apart:.1%} of the mean norm behind layer "
-                    f"{number}, and this is one of them"
-                )
+            if told := _unlike(rows, other.rows.get(number, rows), f"behind layer {number}"):
+                return told
         return ""
+
+
+def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
+    """See once, by the first batch, that rows enter the decoder alike in two forwards.
+
+    For what runs no further; what speaks against it becomes a doubt of the model.
+    """
+    if model.forward_seen or model.entry_seen or not _may_differ(model.model):
+        return
+    entered, first_layer = list[Tensor](), model.decoder_layers[0]
+    for _ in range(2):
+        keep = on_input(first_layer, lambda state: entered.append(_sketch(state)))
+        with observing(model.model), attached(keep):
+            run_until(model.model, moved_to(model.model, inputs), entering=first_layer)
+    model.entry_seen = True
+    first, second = entered
+    if told := _unlike(first, second, "at the decoder input"):
+        model.add_doubt(told)
+
+
+def _unlike(rows: Tensor, others: Tensor, where: str) -> str:
+    """A doubt where ``_sketch`` of two forwards differ."""
+    norms, along = others - rows
+    apart = float((norms.square() + along.square()).mean().sqrt() / rows[0].mean())
+    if apart <= _ROUNDING:
+        return ""
+    return (
+        "the model draws random numbers, counts its calls or changes itself: two forwards of one "
+        f"batch differ, by {apart:.1%} of the mean norm {where}, and this is one of them"
+    )
 
 
 def _sketch(state: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class MeasuredModel:
         self._structural = StructuralStates(self, self._provenance)
         self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
         self.doubt = ""
-        self.forward_seen = False  # of ``first_forward.check_forward``
+        self.forward_seen = self.entry_seen = False  # of ``first_forward``
         text = self._text_config
         self.padding_id: int | None = getattr(text, "pad_token_id", None)
         self._where = self._modules()

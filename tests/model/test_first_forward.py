@@ -138,6 +138,21 @@ def test_a_hook_that_counts_its_calls_is_a_doubt(model: Any) -> None:
     assert "of the mean norm behind layer 2" in doubt
 
 
+@pytest.mark.parametrize("steady", [True, False])
+def test_what_a_projector_draws_is_a_doubt_of_what_enters_the_decoder(
+    steady: bool, model: Any
+) -> None:
+    """No generator that is known has moved, and no layer runs."""
+    own = random.SystemRandom()
+    model.model.multi_modal_projector = Around(
+        model.model.multi_modal_projector, lambda rows: rows * (1 if steady else 1 + own.random())
+    )
+    doubts = Probe(model).interface(tiny_inputs(model)).record.get("doubts", [])
+    told = [doubt for doubt in doubts if "counts its calls or changes itself" in doubt]
+    assert len(told) == (not steady)
+    assert steady or "of the mean norm at the decoder input" in told[0]
+
+
 def test_random_numbers_of_a_layers_own_are_a_doubt(model: Any) -> None:
     """No generator that is known has moved."""
     layers, own = model.model.language_model.layers, random.SystemRandom()

@@ -9,7 +9,7 @@ from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
 from normprobe.options import Loading
 
-_OPTIONS = ("revision", "trust_remote_code", "device", "dtype", "named")
+_OPTIONS = ("revision", "trust_remote_code", "device", "dtype", "inputs", "named")
 
 
 @grouped
@@ -30,6 +30,7 @@ def inputs(
     """Begin an inputs file for a model with code of its own, and try it on one sample.
 
     It holds what forward takes, what the processor makes, modules that may be parts, and a `build`.
+    With `--inputs`, such as a file whose setup() imports a package, what that one holds is kept.
     """
     with console.reported(display):
         from normprobe.model.checkpoint import require_path

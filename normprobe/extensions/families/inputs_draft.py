@@ -1,9 +1,11 @@
 """``normprobe inputs MODEL --write FILE``: begin an inputs file, and try it on one sample."""
 
+import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
@@ -14,12 +16,13 @@ from torch import Tensor, nn
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
 from normprobe.inputs.chat import image_token
+from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import load_processor, tokenizer_of
 from normprobe.inputs.standard import REFUSALS, build_documented
 from normprobe.model.checkpoint import cached
-from normprobe.model.config import UnknownCode, fields, read_config_file, vision_modules
-from normprobe.model.find.parts import candidates, largest, size_of
+from normprobe.model.config import UnknownCode, fields, read_config_file
+from normprobe.model.find.parts import candidates, guesses, size_of
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.options import MODULE_ROLES, Loading
@@ -47,6 +50,9 @@ _ID = re.compile(
 )
 _ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
 _SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
+#: Fields that name a vision encoder, and a side in such a name: openai/clip-vit-large-patch14-336.
+_TOWER = re.compile(r"vision|visual|tower|image_(processor|encoder)")
+_SIDE_IN_NAME = re.compile(r"patch\d+[-_](\d{3})(?!\d)")
 _ENDS = [
     re.compile(rf"^((im|img|image)_{end}_token(_id)?|{oi}_token_id)$", re.I)
     for end, oi in (("start", "boi"), ("end", "eoi"))
@@ -59,6 +65,9 @@ _OPEN = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _OFFERED = ("input_ids", "attention_mask", "pixel_values")  # what `build_by_hand` makes
 _USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
 _GUESS = "a guess"  # in each line that nothing told
+
+#: What a file that is begun anew has of its own; the rest of the file before it is kept.
+_BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD"}
 
 _FACTS = """forward of {model_class} takes
     {takes}
@@ -103,17 +112,18 @@ TURN = {turn}
 IMAGE = "<image>\\n"  # in a prompt, until ids take its place
 IMAGE_IDS = [{id}] * {rows}  # {how}
 SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found{aspect}
-
+{loader}
+"""
+_LOADER = """
 
 def load_processor(path):
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code={trust})
     {look}return tokenizer
-
 """
 _LOOK = """look = transformers.AutoImageProcessor
-    tokenizer.look = look.from_pretrained(path, trust_remote_code={trust})
+    tokenizer.look = look.from_pretrained({place}, trust_remote_code={trust})
     """
 _SETUP = """
 def setup():
@@ -129,6 +139,8 @@ def prepare(model, processor):
 def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     """Write an inputs file and measure one sample with it.
 
+    What an inputs file holds that is passed, such as its ``setup``, is kept.
+
     Returns:
         What came of the sample, in words: it is measured, or why not; and which lines are guesses.
 
@@ -141,8 +153,16 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     try:
         source = Probe(model, **vars(loading)).source
     except UnknownCode as failure:
-        told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
-    text = _text(model, path.name, loading, source)
+        again = f"normprobe inputs {model} --inputs {path} --write OTHER.py"
+        told = (
+            f"not measured with it yet: {failure.problem}\n{failure.remedy}\n"
+            f"then begin again with what it tells: {again}"
+        )
+    kept = ""
+    if loading.inputs:
+        kept, said = _kept(loading.inputs), read_inputs_file(loading.inputs).parts
+        loading = replace(loading, named=[*said.items(), *(loading.named or ())])
+    text = _text(model, path.name, loading, source, kept)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -172,8 +192,24 @@ def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) ->
     return f"one sample is measured with it: {told} tokens"
 
 
-def _text(name: str, file: str, loading: Loading, source: CheckpointSource | None) -> str:
-    """Of a source, or of a type whose code only a package has."""
+def _kept(path: Path) -> str:
+    """The text of an inputs file without what is begun anew."""
+    text, kept, last = path.read_text(encoding="utf-8"), "", 0
+    lines = text.splitlines(keepends=True)
+    for node in ast.parse(text).body:
+        named = {getattr(node, "name", None)}  # of a function
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            named |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+        if not named & _BEGUN and not isinstance(node, ast.Expr):  # a docstring is one
+            kept += "".join(lines[last : node.end_lineno])  # with the comments before it
+        last = node.end_lineno or last
+    return kept and kept.rstrip() + "\n"
+
+
+def _text(
+    name: str, file: str, loading: Loading, source: CheckpointSource | None, kept: str
+) -> str:
+    """Of a source, or of a type whose code only a package has; with what is kept of a file."""
     settings: dict[str, Any] = {}
     for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
         settings |= read_config_file(cached(name, each, loading.revision))
@@ -188,8 +224,8 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
         refused = failure.problem
     except (*REFUSALS, ImportError) as error:
         refused = first_line(error)
-    before = "" if made else _by_hand(name, loading, settings, processor, model)
-    if source is None:
+    before = kept if made else kept + _by_hand(name, loading, settings, processor, model, kept)
+    if source is None and "def setup(" not in kept:
         its_class = (settings.get("architectures") or [settings.get("model_type")])[0]
         what = f"import the module of {its_class} here"
         before += _SETUP.format(what=repr(what))
@@ -223,26 +259,32 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
 
 
 def _by_hand(
-    name: str, loading: Loading, settings: dict[str, Any], processor: Any, model: nn.Module
+    name: str,
+    loading: Loading,
+    settings: dict[str, Any],
+    processor: Any,
+    model: nn.Module,
+    kept: str,
 ) -> str:
-    """The constants of ``build_by_hand``, and what loads the tokenizer."""
+    """The constants of ``build_by_hand``; what loads the tokenizer, if none is kept."""
     from transformers.utils.constants import (
         IMAGENET_STANDARD_MEAN,
         OPENAI_CLIP_MEAN,
         OPENAI_CLIP_STD,
     )
 
-    load = partial(
-        load_processor,
-        name,
-        revision=loading.revision,
-        trust_remote_code=loading.trust_remote_code,
-    )
-    tokenizer, look = tokenizer_of(processor), "image_processor_type" in settings
+    load = partial(load_processor, trust_remote_code=loading.trust_remote_code)
+    tokenizer = tokenizer_of(processor)
     with suppress(NormprobeError):
-        tokenizer = tokenizer or load(auto_class="AutoTokenizer")
+        tokenizer = tokenizer or load(name, revision=loading.revision, auto_class="AutoTokenizer")
+    look = "path" if "image_processor_type" in settings else ""
     with suppress(NormprobeError):
-        look = look or bool(load(auto_class="AutoImageProcessor"))
+        if not look and load(name, revision=loading.revision, auto_class="AutoImageProcessor"):
+            look = "path"
+    tower = next(_towers(name, settings), "")
+    with suppress(NormprobeError):
+        if not look and tower and load(tower, auto_class="AutoImageProcessor"):
+            look = repr(tower)
     known: list[tuple[str, Any]] = [*fields(settings)]
     for of_model in type(model).__mro__:
         known += vars(sys.modules[of_model.__module__]).items()
@@ -258,6 +300,10 @@ def _by_hand(
         return next((v for n, v in known if pattern.match(n) and type(v) is int), None)
 
     token, rows, side = number(_ID), number(_ROWS), number(_SIDE)
+    # A negative one is no word's: code that names it puts it for a picture, whatever else is said.
+    token = next((v for n, v in known if _ID.match(n) and type(v) is int and v < 0), token)
+    if side is None and (in_name := _SIDE_IN_NAME.search(str(settings))):
+        side = int(in_name[1])
     siglip = "siglip" in str(settings).lower()
     middle = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
     numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
@@ -281,9 +327,22 @@ def _by_hand(
         aspect=f"; {_GUESS}: the config asks for a square (image_aspect_ratio), this does not pad"
         if settings.get("image_aspect_ratio") == "pad"
         else "",
-        trust=loading.trust_remote_code,
-        look=_LOOK.format(trust=loading.trust_remote_code) if look else "",
+        loader=""
+        if "def load_processor(" in kept
+        else _LOADER.format(
+            trust=loading.trust_remote_code,
+            look=_LOOK.format(place=look, trust=loading.trust_remote_code) if look else "",
+        ),
     )
+
+
+def _towers(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Where an image processor of a vision encoder lies that the config names: folders, hub ids."""
+    for field, value in fields(settings):
+        if isinstance(value, str) and "/" in value and _TOWER.search(field):
+            for place in (str(Path(name) / value), value):
+                if cached(place, "preprocessor_config.json", None):
+                    yield place
 
 
 def _lines(items: Any) -> str:
@@ -321,17 +380,10 @@ def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
 
 def _parts(model: nn.Module, names: dict[int, str], given: Mapping[str, Any]) -> Iterator[str]:
     """What was given by hand, what structure tells, and a guess where it does not."""
-    layers = largest(model, nn.ModuleList, names)
-    seen = [name for name in vision_modules(model) if not name.startswith(f"{layers}.")]
-    guesses = {
-        "vision_encoder": seen[0] if seen else "NAME",
-        "projector": next((name for name in seen if "proj" in name), "NAME"),
-        "decoder_layers": layers,
-        "text_embedding": largest(model, nn.Embedding, names),
-    }
+    guessed = guesses(model, names)
     with suppress(NormprobeError):
-        guesses |= {role: part.name for role, part in find_parts(model) if role in MODULE_ROLES}
-    for role, guess in {**guesses, **given}.items():
+        guessed |= {role: part.name for role, part in find_parts(model) if role in MODULE_ROLES}
+    for role, guess in {**guessed, **given}.items():
         yield f'"{role}": {guess!r},' if role in given else f'# "{role}": "{guess}",'
     if "image_token_ids" not in given:
         yield '# "image_token_ids": (ID,),  # none: the rows that other pixels change are visual'

@@ -20,6 +20,7 @@ from normprobe.inputs.on_device import moved_to, named_inputs, pixel_inputs, wit
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
 from normprobe.model.entry_norms import by_construction, entries_of
 from normprobe.model.find.overrides import CROSS_ATTENTION
+from normprobe.model.first_forward import check_entry
 from normprobe.model.measured_model import MeasuredModel, embedding_scale
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.model.vision_stages import StageNorms, VisionStages
@@ -97,6 +98,8 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
     """One forward up to decoder layer 1."""
     # Before a hook is there: the batch may run the vision side to tell its token groups.
     batch = model.batch(inputs) if model.has_decoder else None
+    if batch is not None:
+        check_entry(model, inputs)
     attends = model.parts.fusion == CROSS_ATTENTION
     # Images and videos pass through the same modules: another video tells their rows apart.
     mixed = bool(pixel_inputs(inputs) and pixel_inputs(inputs, VIDEO))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.failures import runs_own_code
+from normprobe.model.config import vision_modules
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 from normprobe.tensors import whole
 
@@ -200,6 +201,18 @@ def by_hand(model: nn.Module, **named: str) -> str:
         begun = f"normprobe inputs {source} --trust-remote-code --write inputs.py"
         remedy += f"; or say how it is run: {begun}"
     return remedy
+
+
+def guesses(model: nn.Module, names: dict[int, str]) -> dict[str, str]:
+    """By role the best candidate for a part, by names and sizes; NAME where there is none."""
+    layers = largest(model, nn.ModuleList, names)
+    seen = [name for name in vision_modules(model) if not name.startswith(f"{layers}.")]
+    return {
+        "vision_encoder": next((name for name in seen if "proj" not in name), "NAME"),
+        "projector": next((name for name in seen if "proj" in name), "NAME"),
+        "decoder_layers": layers,
+        "text_embedding": largest(model, nn.Embedding, names),
+    }
 
 
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:

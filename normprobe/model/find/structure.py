@@ -31,7 +31,7 @@ from normprobe.model.find.parts import (
     check_name,
     children_of,
     class_rows_of,
-    largest,
+    guesses,
     size_of,
 )
 from normprobe.versions import decoder, encoder_of
@@ -107,7 +107,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         raise NormprobeError(
             f"{type(model).__name__} has neither a vision encoder (get_encoder(modality='image')) "
             f"nor a text embedding (get_input_embeddings()); children: {children_of(model)}",
-            by_hand(model, text_embedding=largest(model, nn.Embedding, names)),
+            by_hand(model, **_lacking(model, names, named)),
         )
     class_rows = override.get("class_rows", class_rows_of(encoder))
     if embedding is None:
@@ -118,7 +118,9 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         raise NormprobeError(
             f"no decoder layers found in {type(model).__name__}: looked for a list of "
             f"{_layers_in_words(model)}; candidates: {candidates(model, names)}",
-            by_hand(model, decoder_layers=largest(model, nn.ModuleList, names)),
+            by_hand(
+                model, **_lacking(model, names, {"text_embedding": embedding, **named}, encoder)
+            ),
         )
     language = [decoder, layers.module, embedding.module]
     projector = part("projector", lambda: next(iter(_projectors(model, encoder, language)), None))
@@ -172,6 +174,21 @@ def find_tables(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> 
         if table is None:
             raise failure
         return Parts(None, None, table, None, None, (), family=UNKNOWN)
+
+
+def _lacking(
+    model: nn.Module,
+    names: dict[int, str],
+    known: Mapping[str, Any],
+    encoder: Part | None = None,
+) -> dict[str, str]:
+    """Guesses of all parts that are not known: who names one at a time is refused four times."""
+    sides = () if encoder is None and vision_modules(model) else ("vision_encoder", "projector")
+    return {
+        role: guess
+        for role, guess in guesses(model, names).items()
+        if role not in known and role not in sides
+    }
 
 
 def _override(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -336,11 +353,12 @@ def _refuse_unseen_images(model: nn.Module) -> None:
         vision_fields(transformers_config(model)) if transformers_config(model) is not None else []
     )
     if fields or modules:
+        guessed = guesses(model, {id(module): name for name, module in model.named_modules()})
         raise NormprobeError(
             f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
             f"; modules: {', '.join(modules[:3]) or 'none'}), but its structure tells neither a "
             "vision encoder nor a projector",
-            by_hand(model, vision_encoder="NAME", projector="NAME"),
+            by_hand(model, **{role: guessed[role] for role in ("vision_encoder", "projector")}),
         )
 
 

@@ -7,8 +7,10 @@ again as the model's ``__init__`` makes them.
 """
 
 import copy
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -38,7 +40,9 @@ def build_on_meta(checkpoint: Checkpoint) -> nn.Module:
         config = copy.deepcopy(checkpoint.config)  # a class may write into what it is built of
         model: Any = made_on_meta(
             lambda: auto_class(checkpoint.kind, config).from_config(
-                config, trust_remote_code=checkpoint.trust_remote_code
+                config,
+                trust_remote_code=checkpoint.trust_remote_code,
+                **copy.deepcopy(dict(checkpoint.keywords)),
             ),
             keeps_buffers=checkpoint.own_code,
         )
@@ -74,6 +78,12 @@ def _failure_words(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
         return NormprobeError(
             f"{name} needs {', '.join(packages)}, not installed here", install(packages)
         )
+    if lacking := _lacking_keyword(error, config):
+        return NormprobeError(
+            f"the class of {name} takes {lacking!r} beside its config: {first_line(error)}",
+            f"pass it as its README does to from_pretrained: keywords = {{{lacking!r}: VALUE}} in "
+            "an --inputs file",
+        )
     own = brings_code(config) or checkpoint.own_code  # of a repository, or of a package
     if checkpoint.trust_remote_code and own and not isinstance(error, OSError):
         return code_failure(error, name, getattr(config, "transformers_version", None))
@@ -90,6 +100,19 @@ def _failure_words(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
     return NormprobeError(
         f"cannot build {name} ({config.model_type}): {first_line(error, most=300)}", remedy
     )
+
+
+def _lacking_keyword(error: Exception, config: Any) -> str:
+    """What the model's class asks for beside its config; empty where it does not."""
+    missing = re.match(r"(\w+)\.__init__\(\) missing .*?'(\w+)'", str(error))
+    if isinstance(error, TypeError) and missing and missing[1] in (config.architectures or ()):
+        return missing[2]
+    if isinstance(error, KeyError) and error.__traceback__ is not None:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        given = frame.f_locals.get("kwargs")  # of GLaMM, LISA and their like
+        if frame.f_code.co_name == "__init__" and isinstance(given, dict):
+            return str(error.args[0]) if error.args[0] not in given else ""
+    return ""
 
 
 _HIDDEN = "_normprobe_hidden"
@@ -246,6 +269,7 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int)
                 config,
                 trust_remote_code=checkpoint.trust_remote_code,
                 dtype=next(floats, torch.get_default_dtype()),
+                **copy.deepcopy(dict(checkpoint.keywords)),
             )
     except Exception as error:  # whatever foreign code does while it is built
         raise _unknown(checkpoint, needed_for, first_line(error)) from error

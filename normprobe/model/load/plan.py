@@ -29,7 +29,7 @@ from normprobe.versions import load_and_report
 
 
 def dry_run(
-    model_class: Any, config: Any, weights: WeightFiles, dtype: Any
+    model_class: Any, checkpoint: Checkpoint, weights: WeightFiles, dtype: Any
 ) -> tuple[frozenset[str], Mapping[str, Any]]:
     """Run the loader without values.
 
@@ -42,10 +42,11 @@ def dry_run(
             _, report = load_and_report(
                 model_class,
                 None,
-                config=config,
+                config=checkpoint.config,
                 state_dict=stand_ins,
                 device_map="meta",
                 dtype=dtype,
+                **checkpoint.keywords,
             )
     finally:
         _raise_known(stand_ins.values())
@@ -179,7 +180,7 @@ def plan_loading(
     named = checkpoint.config.dtype
     try:
         with foreign_code(checkpoint.trust_remote_code, checkpoint.bridges):
-            keys, report = dry_run(model_class, checkpoint.config, weights, named or torch.float32)
+            keys, report = dry_run(model_class, checkpoint, weights, named or torch.float32)
     except NormprobeError:
         raise
     except Exception as error:  # a model class may do anything with tensors without values

@@ -15,7 +15,7 @@ from support.commands import invoke
 from support.flat import flat
 from support.plain_modules import PLACE, WIDTH, Inserting, made
 from support.remote_code.tokenizer import byte_tokenizer
-from transformers import PreTrainedTokenizerFast
+from transformers import CLIPImageProcessor, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from normprobe import load_run
 
@@ -119,6 +119,15 @@ class Untold(LlamaForCausalLM):
 """
 
 
+SIZED = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "vocab_size",
+    "num_attention_heads",
+)
+
+
 def untold(folder: Path, code: str) -> None:
     """A repository with that code, and without weights."""
     keys = {"AutoConfig": "untold.UntoldConfig", "AutoModelForCausalLM": "untold.Untold"}
@@ -127,6 +136,48 @@ def untold(folder: Path, code: str) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "untold.py").write_text(code)
     byte_tokenizer((), None).save_pretrained(folder)
+
+
+#: Of a class that takes more than its config: by name, or by what it finds in its keywords.
+ASKS = {
+    "its name": "config, *, gain):\n        super().__init__(config)\n",
+    "its keywords": "config, **kwargs):\n        gain = kwargs['gain']\n"
+    "        super().__init__(config)\n",
+}
+
+
+@pytest.mark.parametrize("how", ASKS)
+def test_a_class_is_given_what_it_takes_beside_its_config(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As GLaMM and LISA, whose README passes it to from_pretrained."""
+    monkeypatch.chdir(tmp_path)
+    asking = UNTOLD.replace("config):\n        super().__init__(config)\n", ASKS[how])
+    asking += (
+        "        self.model.embed_tokens.register_forward_hook(lambda *seen: gain * seen[2])\n"
+    )
+    untold(
+        tmp_path, asking.replace("self.vit, self.vision_proj = nn.Linear(4, 4), ", "self.one = ")
+    )
+    config = json.loads(Path("config.json").read_text())
+    config |= {"architectures": ["Untold"], "vocab_size": len(byte_tokenizer((), None))}
+    Path("config.json").write_text(json.dumps(config))
+    settings = LlamaConfig(**{name: config[name] for name in SIZED})
+    torch.manual_seed(0)
+    weights = LlamaForCausalLM(settings).state_dict()
+    weights |= {"one.weight": torch.zeros(4, 4), "one.bias": torch.zeros(4)}
+    save_file(weights, "model.safetensors", metadata={"format": "pt"})
+    asked = ("layers", ".", "--trust-remote-code", "--part", "kind=language", "--data", "text")
+    told = invoke(*asked, "-n", "1").stderr
+    assert "takes 'gain' beside its config" in told
+    norms = {}
+    for gain in (1.0, 3.0):
+        Path("inputs.py").write_text(f"keywords = {{'gain': {gain}}}\n")
+        done = invoke(*asked, "-n", "1", "--inputs", "inputs.py", "-o", str(gain))
+        assert done.exit_code == 0, done.output
+        assert "dry run" not in done.output
+        norms[gain] = flat(load_run(str(gain)).table).set_index(["layer", "group"])["norm_mean"]
+    assert norms[3.0].loc[0].tolist() == pytest.approx((3 * norms[1.0].loc[0]).tolist(), rel=1e-5)
 
 
 def test_a_file_that_makes_inputs_is_believed_that_the_model_reads_them(
@@ -212,6 +263,11 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     )
     lines[line - 1] = "    import support.inserting_package"
     Path("begun.py").write_text("\n".join(lines))
+    assert "--inputs begun.py --write OTHER.py" in begun.stdout
+    followed = invoke("inputs", ".", "--inputs", "begun.py", "--write", "followed.py")
+    assert "one sample is measured with it: 16 visual" in followed.stdout, followed.output
+    assert "def setup():\n    import support.inserting_package" in Path("followed.py").read_text()
+    assert Path("followed.py").read_text().count("def load_processor(") == 1
     rng = np.random.default_rng(0)
     for name in "ab":
         Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8)).save(f"{name}.png")
@@ -250,6 +306,45 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     assert "forward may ask for image_sizes, which TAKES leaves out; else " in fails.stdout
 
 
+def test_what_a_file_holds_is_kept_where_it_is_begun_anew(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = """'''Of a user.'''
+import math
+
+# as its README says
+@staticmethod
+def prepare(model, processor):
+    helper(model)
+
+
+def helper(model):
+    return math.pi
+
+
+TURN = "of before"
+SIDE, MEAN, STD = 1, 2, 3
+TAKES = {}
+
+
+def build(model, processor, samples, system):
+    return "of before"
+
+
+parts = {"decoder_layers": "tower"}
+"""
+    Path("before.py").write_text(lines)
+    asked = ("inputs", repository("unseen"), "--trust-remote-code", "--inputs", "before.py")
+    begun = invoke(*asked, "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    text = Path("begun.py").read_text()
+    kept, anew = lines[lines.index("import math") : lines.index("\n\n\nTURN")], text
+    assert kept in text
+    assert "of before" not in anew and "Of a user" not in anew
+    assert "\"decoder_layers\": 'tower'," in anew  # said, no guess
+
+
 def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None):
     return [*image_sizes]
 
@@ -274,6 +369,42 @@ def test_ids_that_may_stand_around_a_picture_are_said(
     assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
     told = (tmp_path / "begun.py").read_text()
     assert "IMAGE_IDS = [9] * 4  # a guess: what stands for a picture; between 7 and 8, as" in told
+
+
+def test_an_id_of_no_word_is_what_stands_for_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A config may name another: code that inserts rows looks for its constant (FlashSloth)."""
+    monkeypatch.chdir(tmp_path)
+    a_checkpoint(tmp_path)
+    config = json.loads(Path("config.json").read_text()) | {"image_token_index": 7}
+    Path("config.json").write_text(json.dumps(config))
+    Path("setup.py").write_text("def setup():\n    import support.inserting_package\n")
+    assert invoke("inputs", ".", "--inputs", "setup.py", "--write", "begun.py").exit_code == 0
+    assert "IMAGE_IDS = [-200] * 1" in Path("begun.py").read_text()
+
+
+@pytest.mark.parametrize("where", ["beside it", "elsewhere", "only its name"])
+def test_pictures_are_made_as_the_vision_encoder_has_it(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "model"
+    tower = {"beside it": model / "towers/clip", "elsewhere": tmp_path / "towers/clip"}
+    named = {"beside it": "towers/clip", "elsewhere": str(tmp_path / "towers/clip")}
+    name = named.get(where, "openai/clip-vit-large-patch14-336")
+    model.mkdir()
+    config = {"model_type": "nobodys", "architectures": ["Nobodys"], "mm_vision_tower": name}
+    (model / "config.json").write_text(json.dumps(config))
+    if where in tower:
+        CLIPImageProcessor(size=30, crop_size=28).save_pretrained(tower[where])
+    assert invoke("inputs", model, "--write", "begun.py").exit_code == 0
+    text = Path("begun.py").read_text()
+    if where in tower:
+        assert f"look.from_pretrained({str(tower[where])!r}, trust" in text
+    else:
+        assert "SIDE, MEAN, STD = 336, [0.48" in text
+        assert "look" not in text.partition("def load_processor")[2].partition("TAKES")[0]
 
 
 @pytest.mark.parametrize("aspect", ["pad", "anyres", None])
