@@ -343,6 +343,18 @@ def traced_example(model: nn.Module, parts: Parts, example: Mapping[str, Any]) -
     return replace(traced, vision_encoder=inside[0] or encoder.name, encoder_layers=inside[1])
 
 
+def _around_layers(traced: TracedParts) -> str | None:
+    """The encoder; where code calls its methods in place of itself, the module that has them."""
+    encoder, layers = traced.vision_encoder, traced.encoder_layers
+    if encoder is None or layers is None or holds(encoder, layers):
+        return encoder
+    path = layers.split(".")
+    others = [traced.decoder_layers, traced.text_embedding, traced.projector]
+    around = (".".join(path[:depth]) for depth in range(1, len(path)))
+    alone = (name for name in around if not any(other and holds(name, other) for other in others))
+    return next(alone, encoder)
+
+
 def _as_parts(model: nn.Module, traced: TracedParts) -> Parts:
     """A traced model has no known image token id: its visual tokens are found by perturbation."""
 
@@ -359,7 +371,7 @@ def _as_parts(model: nn.Module, traced: TracedParts) -> Parts:
         visual_embedding=None,
         image_token_ids=(),
         fusion=traced.fusion if traced.fusion in FUSIONS else IN_SEQUENCE,
-        class_rows=class_rows_of(encoder),
+        class_rows=class_rows_of(part(_around_layers(traced))),
         video_token_ids=video_ids,
         audio_token_ids=audio_ids,
     )

@@ -6,11 +6,13 @@ A toy reads ``tokens`` and a ``picture``, and writes or shows the picture to its
 import pandas as pd
 import pytest
 import torch
+from support.flat import flat
 from torch import Tensor, nn
 
+from normprobe import Probe
 from normprobe.errors import NormprobeError
 from normprobe.model.find.parts import Part, Parts
-from normprobe.model.tracing.trace import TracedParts, trace_parts, verify
+from normprobe.model.tracing.trace import TracedParts, find_or_trace, trace_parts, verify
 
 WORDS, EYE, SPINE = 40, 24, 32
 PICTURE = 3  # the placeholder
@@ -266,6 +268,25 @@ class ByMethod(Toy):
         return self.bridge(self.eye.forward(picture))
 
 
+class Summed(ByMethod):
+    """Its eye puts a class row before the patches, which goes no further."""
+
+    class Marked(Eye):
+        def __init__(self) -> None:
+            super().__init__()
+            self.class_token = nn.Parameter(torch.randn(1, 1, 12))
+
+        def forward(self, picture: Tensor) -> Tensor:
+            row = self.class_token.expand(len(picture), 1, 12)
+            return super().forward(torch.cat([row, picture], dim=1))
+
+    def make_eye(self) -> nn.Module:
+        return self.Marked()
+
+    def seen(self, picture: Tensor) -> Tensor:
+        return self.bridge(self.eye.forward(picture)[:, 1:])
+
+
 class Blind(Toy):
     def write(self, tokens: Tensor, visual: Tensor) -> Tensor:
         return self.lexicon(tokens)
@@ -377,6 +398,16 @@ def test_an_encoder_that_is_never_called_itself():
     toy = made(ByMethod)
     traced = trace_parts(toy, inputs_of(toy))
     assert (traced.vision_encoder, traced.projector) == ("eye.calm", "bridge")
+
+
+@pytest.mark.parametrize(("kind", "rows"), [(ByMethod, 0), (Summed, 1)])
+def test_class_rows_of_an_eye_that_is_called_by_its_method(kind, rows):
+    toy = made(kind)
+    inputs = inputs_of(toy)
+    parts, found_by = find_or_trace(toy, {}, lambda: inputs)
+    assert (parts.class_rows, found_by) == (rows, "trace")
+    table = flat(Probe(toy).interface(inputs).table).set_index(["stage", "group"])["tokens"]
+    assert table["vision_encoder", "visual"] == 2 * PATCHES
 
 
 def test_a_short_prompt_needs_ordinary_ids():
