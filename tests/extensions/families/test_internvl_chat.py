@@ -51,6 +51,7 @@ def text_of(builder, sample):
         ((1200, 100), (12, 1)),
         ((5000, 100), (12, 1)),
         ((100, 220), (2, 4)),  # its half has the same shape
+        ((10, 10), (1, 1)),  # not even one is half filled
         ((28, 28), (1, 1)),  # 2 x 2 would be filled to a quarter
         ((39, 39), (1, 1)),  # to 0.485
         ((40, 40), (2, 2)),  # to 0.51
