@@ -9,9 +9,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.cases import model_of
+from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, find_parts
-from normprobe.measurements.inspect import inspected, weights_table
+from normprobe.measurements.inspect import _before_layer_one, inspected, weights_table
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.gguf_weights import weight_files_of
 from normprobe.model.load.partial_load import build_on_meta
@@ -105,3 +106,12 @@ def test_bytes_and_files_are_those_of_the_headers(model_type: str, tmp_path: Pat
         assert commands.loc["interface", "bytes"] == commands.loc["layers", "bytes"] - below
     else:
         assert commands.loc["interface", "bytes"] == table.loc["vision_encoder", "bytes"]
+
+
+def test_a_norm_before_layer_1_is_told_of_the_models_of_transformers_alone() -> None:
+    model = tiny_model("blip")
+    told = {"text rows before layer 1": "LayerNorm: text_decoder.bert.embeddings.LayerNorm"}
+    assert _before_layer_one("blip", model).items() >= told.items()
+    held = {"__module__": "a_package", "forward": lambda self: None}
+    model.__class__ = type("Another", (type(model),), held)
+    assert _before_layer_one("blip", model) == {}

@@ -72,6 +72,8 @@ def test_states_that_text_attends_to(tmp_path_factory):
     text = text_behind(model, inputs, placeholder)
     expected = weights[:, text].reshape(len(weights), len(text), 2, -1).sum(-1).mean((0, 1))
     assert shares[layer].to_numpy() == pytest.approx(expected, abs=1e-5)
+    seen = weights.reshape(len(weights), weights.shape[1], 2, -1)[:, text].mean((0, 1)) > 0
+    assert flat(measured.images)["visual_tokens"].tolist() == seen.sum(-1).tolist()
     assert measured.heatmaps is None
 
 
