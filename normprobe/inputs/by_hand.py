@@ -65,6 +65,11 @@ def build_by_hand(
             'write it as "USER: {images}{prompt} ASSISTANT:" in the --inputs file',
         )
     mark = image.rstrip()
+    if not mark:
+        raise NormprobeError(
+            "the text of a picture, IMAGE, is empty: nothing says where its ids stand",
+            'write a text that no prompt holds, such as IMAGE = "<image>", in the --inputs file',
+        )
     refuse_placeholder(samples, mark)
     added = {number: token for token, number in tokenizer.get_added_vocab().items()}
     of_mark = tokenizer(mark, add_special_tokens=False).input_ids

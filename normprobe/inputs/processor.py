@@ -10,9 +10,16 @@ from normprobe.sandbox import try_in_sandbox
 
 
 def tokenizer_of(processor: Any) -> Any:
-    """The tokenizer of a processor, or a bare tokenizer itself; None for an image processor."""
+    """The tokenizer of a processor, or a bare tokenizer itself; None for an image processor.
+
+    Where it is held under another name (Libra), whatever has a vocabulary.
+    """
     # A bare tokenizer comes first: some hold another object under the name `tokenizer`.
-    held = (processor, getattr(processor, "tokenizer", None))
+    held = (
+        processor,
+        getattr(processor, "tokenizer", None),
+        *getattr(processor, "__dict__", {}).values(),
+    )
     return next((found for found in held if hasattr(found, "get_vocab")), None)
 
 

@@ -187,6 +187,12 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
 
 def _unlike(rows: Tensor, others: Tensor, where: str) -> str:
     """A doubt where ``_sketch`` of two forwards differ."""
+    if rows.shape != others.shape:  # it keeps as many as it draws (LaVIT)
+        return (
+            "the model draws random numbers, counts its calls or changes itself: two forwards of "
+            f"one batch have {rows.shape[1]} and {others.shape[1]} rows {where}, and this is one "
+            "of them; to seed it, write forward(model, **inputs) in an --inputs file"
+        )
     norms, along = others - rows
     apart = float((norms.square() + along.square()).mean().sqrt() / rows[0].mean())
     if apart <= _ROUNDING:

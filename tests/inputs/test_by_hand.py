@@ -91,6 +91,15 @@ def test_a_turn_without_its_prompt_is_refused() -> None:
         build_by_hand(nn.Module(), None, [], None, turn=None, **HOW)
 
 
+@pytest.mark.parametrize("image", ["", "\n"])
+def test_a_picture_without_a_text_is_refused(image: str) -> None:
+    """An empty text is in every prompt (PandaGPT)."""
+    with pytest.raises(NormprobeError, match="the text of a picture, IMAGE, is empty"):
+        build_by_hand(
+            nn.Module(), byte_tokenizer((), None), [], None, turn=None, **{**HOW, "image": image}
+        )
+
+
 def test_pixels_are_brought_to_their_mean_and_spread() -> None:
     random = np.random.default_rng(0)
     values = random.integers(0, 256, (3, 5, 3), dtype=np.uint8)

@@ -4,6 +4,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from support.remote_code.tokenizer import byte_tokenizer
+from torch import nn
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
@@ -112,3 +114,12 @@ def test_text_of_a_token(spelling, decoded, text):
         convert_ids_to_tokens=lambda token_id: spelling, decode=lambda ids: decoded
     )
     assert token_text(tokenizer, 7) == text
+
+
+def test_a_tokenizer_is_found_under_any_name() -> None:
+    """Without it no id is known to be special (Libra)."""
+    tokenizer = byte_tokenizer((), None)
+    holder = nn.Module()
+    holder.text_tokenizer = tokenizer
+    assert tokenizer_of(holder) is tokenizer
+    assert tokenizer_of(nn.Module()) is None

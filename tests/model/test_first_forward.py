@@ -16,7 +16,7 @@ from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, find_parts
-from normprobe.model.first_forward import _is, check_forward
+from normprobe.model.first_forward import _is, _unlike, check_forward
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.run import Run
 
@@ -151,6 +151,14 @@ def test_what_a_projector_draws_is_a_doubt_of_what_enters_the_decoder(
     told = [doubt for doubt in doubts if "counts its calls or changes itself" in doubt]
     assert len(told) == (not steady)
     assert steady or "of the mean norm at the decoder input" in told[0]
+
+
+def test_rows_that_are_drawn_are_a_doubt_and_no_crash() -> None:
+    """As LaVIT, which keeps the patches that a draw tells it to."""
+    rows = [torch.ones(2, count) for count in (3, 4)]
+    assert _unlike(rows[0], rows[0], "behind layer 1") == ""
+    told = _unlike(*rows, "behind layer 1")
+    assert "two forwards of one batch have 3 and 4 rows behind layer 1" in told
 
 
 def test_random_numbers_of_a_layers_own_are_a_doubt(model: Any) -> None:

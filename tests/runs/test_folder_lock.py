@@ -62,7 +62,8 @@ def test_a_lock_does_not_outlive_its_process_in_one_forked_from_it(tmp_path: Pat
     )
     assert process.stdout is not None
     # Both say the number of the child: it has begun, and given back what it inherited.
-    child, same = (int(process.stdout.readline().split()[0]) for _ in range(2))
+    words = " ".join(process.stdout.readline() for _ in range(2)).split()  # lines may mix
+    child, same = (int(word) for word in words if word.isdigit())
     assert child == same
     try:
         process.kill()

@@ -129,6 +129,13 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     )
     if encoder is None and projector is None:
         _refuse_unseen_images(model)
+        if named.get("image_token_ids"):  # a picture's codes may be words of one table (SEED-LLaMA)
+            raise NormprobeError(
+                f"image_token_ids are named, and no part of {type(model).__name__} is found that "
+                "reads pixels",
+                "where pictures come as ids, return their positions as visual_mask, bool [batch, "
+                "seq], from build(...) of an --inputs file",
+            )
     fusion = override.get("fusion", IN_SEQUENCE)
     ids: tuple[int, ...] = ()
     if encoder or projector:

@@ -154,3 +154,11 @@ def test_a_class_of_ones_own_leaves_its_table_to_the_language_model_inside() -> 
     assert parts.text_embedding is not None
     assert parts.text_embedding.name == "language_model.model.embed_tokens"
     assert parts.decoder_layers is not None
+
+
+def test_ids_of_pictures_in_a_language_model_are_not_passed_over_in_silence() -> None:
+    """Pictures may come as ids of one table with the words (SEED-LLaMA)."""
+    model = tiny_model("llama")
+    with pytest.raises(NormprobeError, match="image_token_ids are named, and no part of Llama"):
+        find_parts(model, named={"image_token_ids": (7, 8)})
+    assert find_parts(model).vision_encoder is None
