@@ -56,14 +56,15 @@ def test_the_second_of_two_is_refused_until_the_first_ends(tmp_path: Path) -> No
 
 
 def test_a_lock_does_not_outlive_its_process_in_one_forked_from_it(tmp_path: Path) -> None:
-    forks = f"import os\n{HOLD}".replace("print(", "print(os.fork() or os.getpid(), ")
+    # In one write: what two processes print may mix.
+    told = 'os.write(1, f"{os.fork() or os.getpid()}\\n".encode())'
+    forks = f"import os\n{HOLD}".replace('print("held", flush=True)', told)
     process = subprocess.Popen(
         [sys.executable, "-c", forks, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     # Both say the number of the child: it has begun, and given back what it inherited.
-    words = " ".join(process.stdout.readline() for _ in range(2)).split()  # lines may mix
-    child, same = (int(word) for word in words if word.isdigit())
+    child, same = (int(process.stdout.readline()) for _ in range(2))
     assert child == same
     try:
         process.kill()
