@@ -73,8 +73,9 @@ def tidy(cells: pd.DataFrame, numbers: Mapping[str, Mapping[str, ArrayLike]]) ->
     counted = {name: cells[name].astype(float) for name in COUNTS if name in cells}
     for place, estimates in enumerate(numbers.values()):
         for name, values in (counted | dict(estimates)).items():
-            column = columns.setdefault(name, np.full((len(cells), len(numbers)), np.nan))
-            column[:, place] = np.asarray(values, dtype=float)
+            if name not in columns:
+                columns[name] = np.full((len(cells), len(numbers)), np.nan)
+            columns[name][:, place] = np.asarray(values, dtype=float)
     known = [name for name in ESTIMATES if name in columns and name not in COUNTS]
     known = [name for name in known if not np.isnan(columns[name]).all()]
     there = np.zeros((len(cells), len(numbers)), dtype=bool)

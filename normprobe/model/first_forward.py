@@ -188,18 +188,17 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
 def _unlike(rows: Tensor, others: Tensor, where: str) -> str:
     """A doubt where ``_sketch`` of two forwards differ."""
     if rows.shape != others.shape:  # it keeps as many as it draws (LaVIT)
-        return (
-            "the model draws random numbers, counts its calls or changes itself: two forwards of "
-            f"one batch have {rows.shape[1]} and {others.shape[1]} rows {where}, and this is one "
-            "of them; to seed it, write forward(model, **inputs) in an --inputs file"
-        )
-    norms, along = others - rows
-    apart = float((norms.square() + along.square()).mean().sqrt() / rows[0].mean())
-    if apart <= _ROUNDING:
-        return ""
+        how = f"have {rows.shape[1]} and {others.shape[1]} rows {where}"
+        remedy = "; to seed it, write forward(model, **inputs) in an --inputs file"
+    else:
+        norms, along = others - rows
+        apart = float((norms.square() + along.square()).mean().sqrt() / rows[0].mean())
+        if apart <= _ROUNDING:
+            return ""
+        how, remedy = f"differ, by {apart:.1%} of the mean norm {where}", ""
     return (
         "the model draws random numbers, counts its calls or changes itself: two forwards of one "
-        f"batch differ, by {apart:.1%} of the mean norm {where}, and this is one of them"
+        f"batch {how}, and this is one of them{remedy}"
     )
 
 
