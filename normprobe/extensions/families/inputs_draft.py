@@ -200,7 +200,8 @@ def _kept(path: Path) -> str:
         named = {getattr(node, "name", None)}  # of a function
         for target in node.targets if isinstance(node, ast.Assign) else ():
             named |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
-        if not named & _BEGUN and not isinstance(node, ast.Expr):  # a docstring is one
+        of_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not named & _BEGUN and not of_text:  # a docstring; a call such as sys.path.insert stays
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it
         last = node.end_lineno or last
     return kept and kept.rstrip() + "\n"

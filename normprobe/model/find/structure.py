@@ -133,8 +133,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             raise NormprobeError(
                 f"image_token_ids are named, and no part of {type(model).__name__} is found that "
                 "reads pixels",
-                "where pictures come as ids, return their positions as visual_mask, bool [batch, "
-                "seq], from build(...) of an --inputs file",
+                "leave them out; where pictures come as ids, return their positions as "
+                "visual_mask, bool [batch, seq], from build(...) of an --inputs file",
             )
     fusion = override.get("fusion", IN_SEQUENCE)
     ids: tuple[int, ...] = ()

@@ -104,13 +104,15 @@ def _failure_words(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
 
 def _lacking_keyword(error: Exception, config: Any) -> str:
     """What the model's class asks for beside its config; empty where it does not."""
+    named = config.architectures or ()
     missing = re.match(r"(\w+)\.__init__\(\) missing .*?'(\w+)'", str(error))
-    if isinstance(error, TypeError) and missing and missing[1] in (config.architectures or ()):
+    if isinstance(error, TypeError) and missing and missing[1] in named:
         return missing[2]
     if isinstance(error, KeyError) and error.__traceback__ is not None:
         *_, (frame, _) = walk_tb(error.__traceback__)
-        given = frame.f_locals.get("kwargs")  # of GLaMM, LISA and their like
-        if frame.f_code.co_name == "__init__" and isinstance(given, dict):
+        given, built = (frame.f_locals.get(name) for name in ("kwargs", "self"))
+        # The model's own class, as LISA's: a part of it is given its keywords by other code.
+        if isinstance(given, dict) and type(built).__name__ in named:
             return str(error.args[0]) if error.args[0] not in given else ""
     return ""
 

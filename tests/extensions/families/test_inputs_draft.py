@@ -180,6 +180,20 @@ def test_a_class_is_given_what_it_takes_beside_its_config(
     assert norms[3.0].loc[0].tolist() == pytest.approx((3 * norms[1.0].loc[0]).tolist(), rel=1e-5)
 
 
+def test_what_a_part_is_not_given_is_no_keyword_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    part = "class Part(nn.Module):\n    def __init__(self, **kwargs):\n        kwargs['gain']\n\n"
+    code = UNTOLD.replace("class Untold(", part + "class Untold(")
+    untold(tmp_path, code.replace("self.vit, self.vision_proj = nn.Linear(4, 4)", "_ = Part()"))
+    config = json.loads(Path("config.json").read_text()) | {"architectures": ["Untold"]}
+    Path("config.json").write_text(json.dumps(config))
+    told = invoke("layers", ".", "--trust-remote-code", "--data", "text", "-n", "1")
+    assert (told.exit_code, "gain" in told.stderr) == (1, True)
+    assert "beside its config" not in told.stderr
+
+
 def test_a_file_that_makes_inputs_is_believed_that_the_model_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +326,9 @@ def test_what_a_file_holds_is_kept_where_it_is_begun_anew(
     monkeypatch.chdir(tmp_path)
     lines = """'''Of a user.'''
 import math
+import sys
+
+sys.path.insert(0, "where/the/package/lies")
 
 # as its README says
 @staticmethod
@@ -339,10 +356,9 @@ parts = {"decoder_layers": "tower"}
     begun = invoke(*asked, "--write", "begun.py")
     assert begun.exit_code == 0, begun.output
     text = Path("begun.py").read_text()
-    kept, anew = lines[lines.index("import math") : lines.index("\n\n\nTURN")], text
-    assert kept in text
-    assert "of before" not in anew and "Of a user" not in anew
-    assert "\"decoder_layers\": 'tower'," in anew  # said, no guess
+    assert lines[lines.index("import math") : lines.index("\n\n\nTURN")] in text
+    assert "of before" not in text and "Of a user" not in text
+    assert "\"decoder_layers\": 'tower'," in text  # said, no guess
 
 
 def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None):
