@@ -142,8 +142,8 @@ def test_a_hook_that_counts_its_calls_is_a_doubt(model: Any) -> None:
 def test_what_a_projector_draws_is_a_doubt_of_what_enters_the_decoder(
     steady: bool, model: Any
 ) -> None:
-    """No generator that is known has moved, and no layer runs."""
-    own = random.SystemRandom()
+    """A generator of its own, which nothing else knows, and no layer runs."""
+    own = random.Random(0)
     model.model.multi_modal_projector = Around(
         model.model.multi_modal_projector, lambda rows: rows * (1 if steady else 1 + own.random())
     )
@@ -162,8 +162,8 @@ def test_rows_that_are_drawn_are_a_doubt_and_no_crash() -> None:
 
 
 def test_random_numbers_of_a_layers_own_are_a_doubt(model: Any) -> None:
-    """No generator that is known has moved."""
-    layers, own = model.model.language_model.layers, random.SystemRandom()
+    """A generator of its own, which nothing else knows."""
+    layers, own = model.model.language_model.layers, random.Random(0)
     layers[0] = Around(layers[0], lambda state: state * (1 + own.random()))
     (doubt,) = Probe(model).layers(tiny_inputs(model)).record["doubts"]
     assert "draws random numbers, counts its calls or changes itself" in doubt
