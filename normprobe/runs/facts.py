@@ -12,8 +12,8 @@ from normprobe.model.align.norm import inserted_norm
 from normprobe.model.attention_weights import attention_implementations
 from normprobe.model.captured_states import Differences, in_doubt
 from normprobe.model.checkpoint import Checkpoint
-from normprobe.model.find.overrides import DISCRETE, FUSIONS
-from normprobe.model.find.parts import Parts, family_of
+from normprobe.model.find.overrides import DISCRETE
+from normprobe.model.find.parts import Parts, family_of, fusion_in_words
 from normprobe.model.load.loading import device_and_dtype
 from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
 from normprobe.model.measured_model import MeasuredModel
@@ -108,7 +108,7 @@ def note_parts(run: RunStore, model: MeasuredModel) -> None:
         video_token_ids=list(parts.video_token_ids),
         audio_token_ids=list(parts.audio_token_ids),
         family=family_of(parts),
-        fusion=f"{parts.fusion}: {FUSIONS[parts.fusion]}",
+        fusion=f"{parts.fusion}: {fusion_in_words(parts)}",
     )
 
 

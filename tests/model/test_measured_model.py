@@ -1,8 +1,10 @@
 """Structural tokens: learned once by perturbing pixels, recognised by equality afterwards."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 from support.processors import make_processor
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import BOS, EOS, INDICATORS, tiny_model
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 from normprobe import NormprobeError, Probe, find_parts, probe_interface, probe_layers
@@ -299,3 +302,36 @@ def test_pixels_that_change_no_token_are_a_doubt() -> None:
     (doubt,) = run.record["doubts"]
     assert UNMOVED in doubt
     assert UNMOVED.capitalize() in str(run.verdict)
+
+
+class Twice(nn.Module):
+    """A projector that projects something else as well: its output, or the rows that it makes."""
+
+    def __init__(self, inner: nn.Module, other: Callable[[Any], Any], before: bool) -> None:
+        super().__init__()
+        self.inner, self.other, self.before = inner, other, before
+
+    def forward(self, rows: Any) -> Any:
+        if self.before:
+            self.inner(self.other(rows))
+        made = self.inner(rows)
+        if not self.before:
+            self.inner(self.other(rows))
+        return made
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(("same", "doubts"), [(True, 0), (False, 1)])
+def test_a_call_of_the_projector_of_which_nothing_enters_is_a_doubt(
+    same: bool, doubts: int, before: bool
+) -> None:
+    """As MoAI, which also projects what another module reads."""
+    model = copy.deepcopy(tiny_model("llava"))
+    other = (lambda rows: rows) if same else torch.randn_like
+    model.model.multi_modal_projector = Twice(model.model.multi_modal_projector, other, before)
+    named = {"projector": "model.multi_modal_projector.inner"}
+    probe = Probe(model, special_token_ids=SPECIAL_IDS, named=named)
+    said = probe.interface(tiny_inputs(model)).record.get("doubts", [])
+    told = [doubt for doubt in said if "runs 2 times a forward" in doubt]
+    assert len(told) == doubts
+    assert all("of 1 no row enters the decoder" in doubt for doubt in told)

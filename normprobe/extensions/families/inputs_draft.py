@@ -158,11 +158,12 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
             f"not measured with it yet: {failure.problem}\n{failure.remedy}\n"
             f"then begin again with what it tells: {again}"
         )
-    kept = ""
+    kept, said = "", dict[str, str]()
     if loading.inputs:
-        kept, said = _kept(loading.inputs), read_inputs_file(loading.inputs).parts
-        loading = replace(loading, named=[*said.items(), *(loading.named or ())])
-    text = _text(model, path.name, loading, source, kept)
+        kept, said = _kept(loading.inputs), _said(loading.inputs)
+        named = read_inputs_file(loading.inputs).parts
+        loading = replace(loading, named=[*named.items(), *(loading.named or ())])
+    text = _text(model, path.name, loading, source, kept, said)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -207,10 +208,27 @@ def _kept(path: Path) -> str:
     return kept and kept.rstrip() + "\n"
 
 
+def _said(path: Path) -> dict[str, str]:
+    """``TAKES`` of an inputs file, where it is written out."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TAKES":
+            with suppress(ValueError, AttributeError):
+                return {str(k): str(v) for k, v in ast.literal_eval(node.value).items()}
+    return {}
+
+
 def _text(
-    name: str, file: str, loading: Loading, source: CheckpointSource | None, kept: str
+    name: str,
+    file: str,
+    loading: Loading,
+    source: CheckpointSource | None,
+    kept: str,
+    said: Mapping[str, str],
 ) -> str:
-    """Of a source, or of a type whose code only a package has; with what is kept of a file."""
+    """Of a source, or of a type whose code only a package has; with what is kept of a file.
+
+    ``said``: what of it was taken, for a forward that does not name its inputs.
+    """
     settings: dict[str, Any] = {}
     for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
         settings |= read_config_file(cached(name, each, loading.revision))
@@ -232,6 +250,8 @@ def _text(
         before += _SETUP.format(what=repr(what))
     names = {id(module): each for each, module in model.named_modules()}
     taken = [*_taken([p.name for p in parameters] or _USUAL, made)]
+    if said and ("def forward(" in kept or not any(p.kind in _OPEN for p in parameters)):
+        taken = [f'"{theirs}": {ours!r},' for theirs, ours in said.items()]  # nothing else knows
     given, needed = _GIVEN, [p.name for p in parameters if p.default is p.empty and p.kind in _OPEN]
     if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
         taken = [f"{line}  # {_GUESS}" for line in _taken([*made] or _OFFERED, made)]
@@ -374,7 +394,7 @@ def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
         if name in offered or name in renamed:
             yield f'"{name}": "{renamed.get(name, name)}",'
         elif _MASK.search(name) and not made:
-            yield f'"{name}": "image_mask",'
+            yield f'"{name}": "image_mask",  # {_GUESS}'
         elif _SEEN.search(name) and not made:
             yield f'# "{name}": NAME,  # {_GUESS} that it does without'
 

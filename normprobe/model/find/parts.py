@@ -128,8 +128,16 @@ class Parts:
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         if self.text_embedding and (self.vision_encoder or self.projector):
             ids = ", ".join(map(str, self.image_token_ids)) or "none"
-            lines += [f"image token ids: {ids}", f"fusion: {self.fusion}, {FUSIONS[self.fusion]}"]
+            lines += [f"image token ids: {ids}", f"fusion: {self.fusion}, {fusion_in_words(self)}"]
         return "\n".join(lines)
+
+
+def fusion_in_words(parts: Parts) -> str:
+    """How visual tokens meet text, for the output."""
+    sees = parts.vision_encoder is not None or parts.projector is not None
+    if sees and parts.fusion == IN_SEQUENCE and not parts.image_token_ids:
+        return "visual tokens stand among words, and no id is declared that stands for one"
+    return FUSIONS[parts.fusion]
 
 
 def family_of(parts: Parts) -> str:

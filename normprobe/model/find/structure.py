@@ -336,6 +336,7 @@ def _projectors(
         and not isinstance(child, nn.ModuleList)
         and (of_sound.search(name) if of_sound else not _NO_PROJECTOR.search(name))
         and not any(_holds(child, part) for part in language)
+        and not _is_text_table(child, language[-1])
         and size_of(child)
     ]
     inside = [
@@ -381,6 +382,12 @@ def _refuse_language_inside(
                 "holds the decoder layers or the text embedding",
                 by_hand(model, **{role: "NAME"}),
             )
+
+
+def _is_text_table(module: nn.Module, embedding: nn.Module) -> bool:
+    """Whether a module is a second table of words, as that of names of objects (VCoder)."""
+    shapes = [getattr(getattr(each, "weight", None), "shape", None) for each in (module, embedding)]
+    return type(module) is nn.Embedding and shapes[0] == shapes[1]
 
 
 def _is_table(projector: nn.Module) -> bool:

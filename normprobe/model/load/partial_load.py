@@ -153,10 +153,25 @@ def partial_class(
 
 
 def show_again(model: nn.Module) -> None:
-    """Give an instance of ``partial_class`` its hidden modules back; they stay on meta."""
+    """Give an instance of ``partial_class`` its hidden modules back; what was not read is on meta.
+
+    ``skip_init`` gives weights memory in any case: what lies in it is no weight (VisualGLM).
+    """
     for owner, kind, name in getattr(model, _HIDDEN):
-        getattr(owner, kind)[name] = owner.__dict__.pop(name)
+        member = getattr(owner, kind)[name] = owner.__dict__.pop(name)
+        if kind == "_parameters":
+            getattr(owner, kind)[name] = _without_unread(member)
+        for module in member.modules() if kind == "_modules" else ():
+            for own, weight in module._parameters.items():
+                module._parameters[own] = _without_unread(weight)
     delattr(model, _HIDDEN)
+
+
+def _without_unread(weight: nn.Parameter | None) -> nn.Parameter | None:
+    """A parameter as it is if the loader read it; else one without values."""
+    if weight is None or weight.is_meta or hasattr(weight, _READ):
+        return weight
+    return nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
 
 
 def _hide(

@@ -361,6 +361,26 @@ parts = {"decoder_layers": "tower"}
     assert "\"decoder_layers\": 'tower'," in text  # said, no guess
 
 
+@pytest.mark.parametrize("own", ["", "def forward(model, **inputs):\n    return model(**inputs)\n"])
+def test_what_a_forward_without_names_takes_is_kept(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that names its inputs is asked anew, unless the file runs the model in its own way."""
+    monkeypatch.chdir(tmp_path)
+    untold(tmp_path, UNTOLD + "\n    def forward(self, **kwargs):\n        pass\n")
+    takes = 'TAKES = {"ids": "input_ids", "seen": "pixel_values"}\n'
+    setup = "def setup():\n    pass\n"
+    Path("before.py").write_text(own + takes + setup)
+    asked = ("inputs", ".", "--trust-remote-code", "--inputs", "before.py", "--write")
+    begun = invoke(*asked, "begun.py")
+    assert begun.exit_code == 0, begun.output
+    kept = "    \"ids\": 'input_ids',\n    \"seen\": 'pixel_values',\n"
+    assert kept in Path("begun.py").read_text()
+    (tmp_path / "untold.py").write_text(UNTOLD)
+    assert invoke(*asked, "named.py").exit_code == 0
+    assert (kept in Path("named.py").read_text()) == bool(own)
+
+
 def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None):
     return [*image_sizes]
 

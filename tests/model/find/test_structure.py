@@ -60,6 +60,16 @@ def test_a_second_tower_and_what_serves_it_project_nothing() -> None:
     assert found(model) == PARTS["llava"]
 
 
+def test_a_second_table_of_words_is_no_projector() -> None:
+    """As VCoder's, of the names of objects; a table of another size may be one of pictures."""
+    model = tiny_model("llava")
+    words = model.get_input_embeddings()
+    model.model.names_of_objects = nn.Embedding(words.num_embeddings, words.embedding_dim)
+    assert found(model) == PARTS["llava"]
+    model.model.codes = nn.Embedding(words.num_embeddings + 1, words.embedding_dim)
+    assert found(model).projector == "model.codes"
+
+
 # --- parts named by hand, and errors that print the command to name them with ---------------------
 
 

@@ -23,6 +23,7 @@ from support.tiny_models import (
     VLM_TYPES,
 )
 from torch import nn
+from transformers import LlavaForConditionalGeneration
 
 from normprobe import NormprobeError, find_parts, probe_interface
 from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
@@ -111,6 +112,26 @@ def test_what_is_loaded_equals_a_full_load(model_type: str, tmp_path: Path) -> N
                 name.rpartition(".")[0] in alone and name not in tied
                 for name in values.keys() - held.keys()
             )
+
+
+def test_memory_that_was_never_filled_is_no_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``skip_init`` gives weights memory though they are built on meta (VisualGLM)."""
+    checkpoint = saved("llava", tmp_path)
+    build = LlavaForConditionalGeneration.__init__
+
+    def skipping(self: Any, config: Any, **options: Any) -> None:
+        build(self, config, **options)
+        for layer in self.model.language_model.layers:
+            weight = layer.mlp.up_proj.weight
+            layer.mlp.up_proj.weight = nn.Parameter(torch.full(weight.shape, torch.nan))
+
+    plan = plan_for(before_the_decoder, checkpoint)
+    monkeypatch.setattr(LlavaForConditionalGeneration, "__init__", skipping)
+    model = load_model(checkpoint, plan, device="cpu")
+    assert model.model.language_model.layers[0].mlp.up_proj.weight.is_meta
+    assert not model.model.multi_modal_projector.linear_1.weight.is_meta
 
 
 def test_a_bare_encoder_needs_no_text_side(tmp_path: Path) -> None:
