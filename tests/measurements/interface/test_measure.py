@@ -82,6 +82,19 @@ def test_float64_models_are_measured_in_float64(model_type):
             assert table.loc[key, "norm_mean"] == pytest.approx(row["norm_mean"], rel=1e-12), key
 
 
+def test_the_loudest_token_of_each_group_at_the_decoder_input() -> None:
+    model = model_of("llava")
+    inputs = tiny_inputs(model)
+    case = plain_case_of("llava", 1)
+    rows = Probe(model).interface(inputs).samples.set_index(["stage", "group"])
+    for (stage, group), states in stage_rows(case).items():
+        if stage == schema.DECODER_INPUT:
+            norms, row = norm(states), rows.loc[stage, group]
+            assert row["loudest_share"] == pytest.approx(norms.max() / norms.sum(), rel=1e-5)
+            ids = inputs["input_ids"][0].tolist()
+            assert ids[int(row["loudest_position"])] == row["loudest_id"]
+
+
 def test_stages_are_in_the_order_of_the_flow():
     stages = list(measured("llava").index.get_level_values("stage").unique())
     others = [stage for stage in schema.STAGES if stage.startswith("audio")]  # there is no sound

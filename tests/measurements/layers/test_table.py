@@ -83,6 +83,17 @@ def test_every_mean_and_ratio_has_its_interval() -> None:
     assert_intervals(table, slow_draws(rows, flat_table, keys), keys, columns)
 
 
+def test_each_number_of_visual_and_text_tokens_has_a_band() -> None:
+    """Those that a sentence may compare at once, around their intervals."""
+    table = layers_table(layer_rows())
+    for metric in TOKEN_METRICS:
+        found = select(table, metric)
+        told = found[found["group"].isin([VISUAL, TEXT])]
+        assert len(told) and told[[*BAND]].notna().all(axis=None)
+        assert (told[BAND[0]] <= told[INTERVAL[0]]).all()
+        assert (told[BAND[1]] >= told[INTERVAL[1]]).all()
+
+
 def test_without_intervals_the_numbers_are_the_same() -> None:
     rows = layer_rows()
     table, bare = layers_table(rows), layers_table(rows, intervals=False)

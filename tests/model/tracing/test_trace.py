@@ -105,6 +105,14 @@ def test_other_words_of_the_callers_choice():
     assert changed["ids"].tolist() == [[1, 3, 3, 8]]
 
 
+@pytest.mark.parametrize("text_ids", [[8, 10], [9]])
+def test_words_of_the_callers_choice_that_tell_nothing(text_ids: list[int]) -> None:
+    """None of them stands in the prompt, or there is no other to put in its place."""
+    ids = torch.tensor([[1, 3, 3, 9]])
+    with pytest.raises(NormprobeError, match="two different ordinary words"):
+        other_words({"ids": ids}, ["ids"], {(1, 4): ids == 3}, text_ids=text_ids)
+
+
 # --- what it leaves ------------------------------------------------------------------------------
 
 
