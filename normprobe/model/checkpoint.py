@@ -166,6 +166,13 @@ def open_checkpoint(
             if not trust_remote_code:
                 refuse_kernels(raw, model)
             setup = inputs_file.over(family_file(raw)).setup
+            if (absent := _absent_code(raw, source)) and setup is None:
+                raise UnknownCode(
+                    f"config.json of {model} names {absent} for its code (auto_map), and that is "
+                    "not there",
+                    "if a package has its code, import it in setup() of an --inputs file; else "
+                    "fetch the checkpoint again, with its code",
+                )
             if trust_remote_code:
                 _import_code(raw, source, revision, is_run=inputs_file.forward is not None)
             elif setup != inputs_file.setup:
@@ -179,8 +186,10 @@ def open_checkpoint(
         with foreign_code(trust_remote_code, bridges):
             reader = AutoConfig if setup is None else _registered(raw) or AutoConfig
             config = reader.from_pretrained(
-                source, revision=revision, trust_remote_code=trust_remote_code
+                source, revision=revision, trust_remote_code=trust_remote_code and not absent
             )
+            if absent:  # what setup() imported has it
+                config.auto_map = {}
             config = _that_reads(config)
             if not is_own_code(config):
                 refuse_original_llava(model, config_file)
@@ -332,6 +341,16 @@ def _import_code(
                 "write forward(model, **inputs), which calls them, in --inputs FILE.py, or pass it "
                 "as Probe(model, forward=...)",
             )
+
+
+def _absent_code(raw: Mapping[str, Any], folder: str) -> str:
+    """The file of code of its own that a folder names and does not hold; else "" (Xmodel-VLM)."""
+    for reference in (raw.get("auto_map") or {}).values() if Path(folder).is_dir() else ():
+        if isinstance(reference, str) and "--" not in reference:
+            file = reference.rpartition(".")[0].replace(".", "/") + ".py"
+            if not (Path(folder) / file).is_file():
+                return file
+    return ""
 
 
 def _set_up(setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str, Any]) -> None:

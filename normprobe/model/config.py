@@ -122,7 +122,8 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
         )
     names = [f"llava-hf/{name}" for name in _conversions(config)]
     raise UnknownCode(
-        f"{model} is a checkpoint of the original LLaVA code ({told[0]}), {told[1]}",
+        f"{model} is a checkpoint of the original LLaVA code or of one that began from it "
+        f"({told[0]}), {told[1]}",
         f"{setup}; of LLaVA itself use {' or '.join(names)}, or convert it with a convert_llava "
         "script of transformers",
     )

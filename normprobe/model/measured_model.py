@@ -26,12 +26,7 @@ from normprobe.model.find.structure import other_projectors
 from normprobe.model.provenance import Placed, Provenance, fitted
 from normprobe.model.structural_states import SAME_STATE, StructuralStates
 from normprobe.model.tracing.trace import retraced
-from normprobe.model.vision_stages import (
-    VisionStages,
-    calls_beside,
-    is_one_of_several,
-    wrong_part,
-)
+from normprobe.model.vision_stages import VisionStages, is_one_of_several, wrong_part
 from normprobe.schema import (
     IMAGE_NUMBERS,
     PROJECTOR_INPUT,
@@ -71,7 +66,7 @@ class MeasuredModel:
         self._provenance = Provenance(self)
         self._structural = StructuralStates(self, self._provenance)
         self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
-        self._projected = list[Tensor]()  # by the calls of the projector, of the same inputs
+        self._stages: VisionStages | None = None  # of the same inputs
         self.doubt = ""
         self.forward_seen = self.entry_seen = False  # of ``first_forward``
         text = self._text_config
@@ -178,7 +173,7 @@ class MeasuredModel:
         # Frames of a video may pass through other modules, or through the same ones.
         if not self._parts_seen and pixel_inputs(inputs) and not pixel_inputs(inputs, VIDEO):
             self._check_parts(batch)
-        self._last_watched, self._projected = None, []  # states of a batch do not stay
+        self._last_watched = self._stages = None  # states of a batch do not stay
         return batch
 
     def entered(self, inputs: Mapping[str, Any]) -> Tensor:
@@ -196,7 +191,7 @@ class MeasuredModel:
             with attached(*stages.handles()):
                 entered = self.decoder_input(inputs)
             self._last_watched = inputs, stages.visual_rows(), entered
-            self._projected = stages.projected()
+            self._stages = stages
         return self._last_watched[1:]
 
     def _check_parts(self, batch: "MeasuredBatch") -> None:
@@ -256,22 +251,19 @@ class MeasuredModel:
                 elif not still and found.startswith(f"{name}."):
                     said = ""  # what holds it is never called itself
             self.add_doubt(said)
-        elif not attends and not self.parts.behind:
-            self._doubt_other_calls(batch)
+        elif seen and not attends and not self.parts.behind and self.parts.projector:
+            # It may serve another module as well (MoAI).
+            entered = self._watched(batch.inputs)[1]
+            visual = entered[batch.groups_at(entered) == _VISUAL]
+            beside, entering = self._stages.calls_beside(visual) if self._stages else (0, 0)
+            if beside and entering:
+                self.add_doubt(
+                    f"{self.parts.projector.name} runs {beside + entering} times a forward, and of "
+                    f"{beside} no row enters the decoder: its stages hold the rows of all"
+                )
         if attends:
             self._check_attended(batch.inputs)
         self._parts_seen = seen  # what was refused is looked at again
-
-    def _doubt_other_calls(self, batch: "MeasuredBatch") -> None:
-        """A projector may serve another module as well, whose rows do not enter (MoAI)."""
-        _, entered = self._watched(batch.inputs)
-        visual = entered[batch.groups_at(entered) == _VISUAL]
-        if len(visual) and (beside := calls_beside(self._projected, visual)):
-            self.add_doubt(
-                f"{self.parts.projector.name if self.parts.projector else self} runs "
-                f"{len(self._projected)} times a forward, and of {beside} no row enters the "
-                "decoder: its stages hold the rows of all"
-            )
 
     def add_doubt(self, said: str) -> None:
         """Say once what may not be as it was taken."""

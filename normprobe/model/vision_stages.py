@@ -179,9 +179,18 @@ class VisionStages:
         rows = self.kept_rows().items()
         return {stage: kept[groups == _VISUAL] for stage, (kept, groups, _) in rows}
 
-    def projected(self) -> list[Tensor]:
-        """What was kept of the visual rows that each call of the projector returned."""
-        return [kept[groups == _VISUAL] for kept, groups, _ in self._kept.get(self._left, [])]
+    @in_full_precision
+    def calls_beside(self, visual: Tensor) -> tuple[int, int]:
+        """How many calls of the projector return no row that enters the decoder; how many others.
+
+        ``visual``: visual tokens at the decoder input, ``[tokens, hidden]``; states were kept.
+        """
+        visual, enters = _unit(visual.float()), list[bool]()
+        for kept, _, size in self._kept.get(self._left, []):
+            if kept.any() and size == visual.shape[-1]:
+                alike = _unit(kept.float()) @ visual.to(kept.device).T
+                enters.append(bool(alike.nan_to_num().max() > SAME_ROW))
+        return enters.count(False), enters.count(True)
 
     def _read(self, state: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         """What a module inside the encoder reads are the encoder's states; a merger's: patches."""
@@ -467,22 +476,6 @@ def is_one_of_several(projected: Tensor | None, visual: Tensor, *, named: bool =
         return False
     fewer = len(visual) > len(projected) and (named or 2 * len(projected) > len(visual))
     return fewer and bool(cosines(projected, visual).min() >= SAME_ROW)
-
-
-@in_full_precision
-def calls_beside(calls: Sequence[Tensor], visual: Tensor) -> int:
-    """How many calls of a projector return no row that enters the decoder, where others do.
-
-    Args:
-        calls: ``[rows, hidden]`` of each call, of ``VisionStages.projected``.
-        visual: visual tokens at the decoder input, ``[tokens, hidden]``.
-    """
-    enters = []
-    for rows in calls:
-        if rows.any() and rows.shape[-1] == visual.shape[-1]:
-            with_each = _unit(rows.float()) @ _unit(visual.to(rows.device).float()).T
-            enters.append(bool(with_each.nan_to_num().max() > SAME_ROW))
-    return enters.count(False) if any(enters) else 0
 
 
 @in_full_precision

@@ -329,6 +329,7 @@ def _projectors(
     if near is None:
         return []
     parent = model.get_submodule(near.name.rpartition(".")[0])
+    table = getattr(getattr(language[-1], "weight", None), "shape", None)
     beside = [
         child
         for name, child in parent.named_children()
@@ -336,7 +337,8 @@ def _projectors(
         and not isinstance(child, nn.ModuleList)
         and (of_sound.search(name) if of_sound else not _NO_PROJECTOR.search(name))
         and not any(_holds(child, part) for part in language)
-        and not _is_text_table(child, language[-1])
+        # A second table of words, such as names of objects (VCoder).
+        and not (type(child) is nn.Embedding and child.weight.shape == table)
         and size_of(child)
     ]
     inside = [
@@ -382,12 +384,6 @@ def _refuse_language_inside(
                 "holds the decoder layers or the text embedding",
                 by_hand(model, **{role: "NAME"}),
             )
-
-
-def _is_text_table(module: nn.Module, embedding: nn.Module) -> bool:
-    """Whether a module is a second table of words, as that of names of objects (VCoder)."""
-    shapes = [getattr(getattr(each, "weight", None), "shape", None) for each in (module, embedding)]
-    return type(module) is nn.Embedding and shapes[0] == shapes[1]
 
 
 def _is_table(projector: nn.Module) -> bool:

@@ -258,6 +258,30 @@ def pixels_by_hand(file: Path) -> np.ndarray:
     return ((values - mean) / std).transpose(2, 0, 1)
 
 
+def test_code_that_a_checkpoint_names_and_lacks_is_imported_by_setup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Xmodel-VLM, whose package holds the code that its config.json names."""
+    monkeypatch.chdir(tmp_path)
+    body = a_checkpoint(tmp_path)
+    config = json.loads(Path("config.json").read_text())
+    code = {"AutoConfig": "own.InsertingConfig", "AutoModelForCausalLM": "own.InsertingForCausalLM"}
+    Path("config.json").write_text(json.dumps(config | {"auto_map": code}))
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert "names own.py for its code (auto_map), and that is not there" in begun.stdout
+    assert "import it in setup()" in begun.stdout
+    text = Path("begun.py").read_text()
+    (line,) = (line for line in text.splitlines() if "raise ImportError" in line)
+    Path("begun.py").write_text(text.replace(line, "    import support.inserting_package"))
+    Image.effect_noise((24, 32), 50).convert("RGB").save("a.png")
+    rows = [{"id": "one", "prompt": "And this one?", "images": ["a.png"]}]
+    Path("one.jsonl").write_text(json.dumps(rows[0]))
+    asked = ("layers", ".", "--trust-remote-code", "--inputs", "begun.py", "--data", "one.jsonl")
+    done = invoke(*asked, "-o", "out")
+    assert done.exit_code == 0, done.output
+    check_norms(body, rows, load_run("out").table)
+
+
 def test_a_file_makes_ids_and_pixels_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
