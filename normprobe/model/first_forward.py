@@ -8,7 +8,7 @@ Nor would positions tell tokens where layers return their rows in another order.
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -38,6 +38,7 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.norms import NOT_SHOWN, norm_placement_note
 from normprobe.model.find.overrides import CROSS_ATTENTION
+from normprobe.model.find.parts import size_of
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.recording import tensors
@@ -172,17 +173,39 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
 
     For what runs no further; what speaks against it becomes a doubt of the model.
     """
-    if model.forward_seen or model.entry_seen or not _may_differ(model.model):
+    if model.entry_seen or not _may_differ(model.model):
         return
     entered, first_layer = list[Tensor](), model.decoder_layers[0]
+    beside, ran = dict(_beside(model.model)), dict[str, str]()
     for _ in range(2):
-        keep = on_input(first_layer, lambda state: entered.append(_sketch(state)))
-        with observing(model.model), attached(keep):
+        handles = [on_input(first_layer, lambda state: entered.append(_sketch(state)))]
+        for name, module in beside.items():
+            note = partial(ran.__setitem__, name, type(module).__name__)
+            handles.append(module.register_forward_hook(lambda *_, note=note: note()))
+        with observing(model.model), attached(*handles):
             run_until(model.model, moved_to(model.model, inputs), entering=first_layer)
     model.entry_seen = True
+    for name, kind in ran.items():
+        model.add_doubt(
+            f"{name} holds a {kind} that is no module of the model to PyTorch: it runs, no stage "
+            "shows its states, and another may stand for it; in prepare(model, processor) of an "
+            "--inputs file, register it by model.add_module, and name it as a part"
+        )
     first, second = entered
     if told := _unlike(first, second, "at the decoder input"):
         model.add_doubt(told)
+
+
+def _beside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules with weights that plain lists and mappings hold, as towers in code of LLaVA's kin."""
+    own = set(model.modules())
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or not isinstance(value, list | tuple | dict):
+                continue
+            for each in value.values() if isinstance(value, dict) else value:
+                if isinstance(each, nn.Module) and each not in own and size_of(each):
+                    yield f"{prefix}.{name}".lstrip("."), each
 
 
 def _unlike(rows: Tensor, others: Tensor, where: str) -> str:

@@ -153,6 +153,30 @@ def test_what_a_projector_draws_is_a_doubt_of_what_enters_the_decoder(
     assert steady or "of the mean norm at the decoder input" in told[0]
 
 
+class HeldApart(nn.Module):
+    """What a plain list holds runs, or another module of the same kind does."""
+
+    def __init__(self, inner: nn.Module, runs: bool) -> None:
+        super().__init__()
+        self.held = {"tower": inner} if runs else [nn.Linear(2, 2)]
+        self.other = nn.Identity() if runs else inner
+        self.runs = runs
+
+    def forward(self, rows: Any) -> Any:
+        return self.held["tower"](rows) if self.runs else self.other(rows)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_module_that_a_plain_list_holds_and_that_runs_is_a_doubt(runs: bool, model: Any) -> None:
+    """As towers of LongVU and GPT4RoI: no stage shows their states."""
+    projector = model.model.multi_modal_projector
+    model.model.multi_modal_projector = HeldApart(projector, runs)
+    doubts = Probe(model).interface(tiny_inputs(model)).record.get("doubts", [])
+    told = [doubt for doubt in doubts if "no module of the model to PyTorch" in doubt]
+    assert len(told) == runs
+    assert not told or "model.multi_modal_projector.held holds a Llava" in told[0]
+
+
 def test_rows_that_are_drawn_are_a_doubt_and_no_crash() -> None:
     """As LaVIT, which keeps the patches that a draw tells it to."""
     rows = [torch.ones(2, count) for count in (3, 4)]

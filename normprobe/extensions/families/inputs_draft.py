@@ -111,7 +111,7 @@ _CONSTANTS = """
 TURN = {turn}
 IMAGE = "<image>\\n"  # in a prompt, until ids take its place
 IMAGE_IDS = [{id}] * {rows}  # {how}
-SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found{aspect}
+SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found{unknown}{aspect}
 {loader}
 """
 _LOADER = """
@@ -342,9 +342,10 @@ def _by_hand(
     return _CONSTANTS.format(
         turn=turn,
         id=-200 if token is None else token,
-        rows=rows or 1 if token is not None else 1,  # forward inserts those of an id of no word
+        rows=1 if token is None or token < 0 else rows or 1,  # of an id of no word forward knows
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
+        unknown="" if side or look else f", {_GUESS}",
         aspect=f"; {_GUESS}: the config asks for a square (image_aspect_ratio), this does not pad"
         if settings.get("image_aspect_ratio") == "pad"
         else "",

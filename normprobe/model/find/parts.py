@@ -235,7 +235,7 @@ def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> s
 
 def _holds_blocks(module: nn.Module) -> bool:
     """Whether each item of a list holds a norm, as a layer does; true of what is no list."""
-    items = module if isinstance(module, nn.ModuleList) else ()
+    items = module.children() if isinstance(module, nn.ModuleList) else ()  # some may be None
     return all(any("norm" in type(m).__name__.lower() for m in item.modules()) for item in items)
 
 

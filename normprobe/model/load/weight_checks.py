@@ -6,7 +6,7 @@ silence, and casts an 8-bit table without its scales.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +18,7 @@ from normprobe.errors import NormprobeError
 from normprobe.failures import other_version
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
+from normprobe.model.load.repository import Repository
 from normprobe.model.load.weight_files import WeightFiles
 from normprobe.versions import is_line_5
 
@@ -34,10 +35,11 @@ _PLAIN = {"F64", "F32", "F16", "BF16", *_WHOLE}
 def refuse_missing(checkpoint: Checkpoint, report: Mapping[str, Any]) -> None:
     """Refuse weights that the loader would fill at random."""
     mismatched = {name: (saved, expected) for name, saved, expected in report["mismatched_keys"]}
+    missing = set(report["missing_keys"]) - mismatched.keys()
     refuse_lacking(
         checkpoint,
         [
-            *sorted(set(report["missing_keys"]) - mismatched.keys()),
+            *sorted(missing and missing - _in_adapter(checkpoint)),
             *(
                 f"{name} (saved {list(saved)}, expected {list(expected)})"
                 for name, (saved, expected) in sorted(mismatched.items())
@@ -85,7 +87,18 @@ def refuse_unread(checkpoint: Checkpoint, model: nn.Module) -> None:
     unread = [
         n for n, w in weights if not w.is_meta and not getattr(w, "_is_hf_initialized", False)
     ]
-    refuse_lacking(checkpoint, sorted(unread))
+    refuse_lacking(checkpoint, sorted(unread and {*unread} - _in_adapter(checkpoint)))
+
+
+def _in_adapter(checkpoint: Checkpoint) -> set[str]:
+    """The weights that a PEFT adapter holds whole, such as a projector that its base lacks."""
+    if checkpoint.adapter is None:
+        return set()
+    where = Repository(checkpoint.adapter, checkpoint.adapter, checkpoint.adapter_revision)
+    with suppress(NormprobeError):  # in another format; merging it says what is wrong
+        keys = WeightFiles(where, explicit="adapter_model.safetensors").file_of
+        return {key.removeprefix("base_model.model.") for key in keys}
+    return set()
 
 
 def refuse_non_finite(checkpoint: Checkpoint, model: nn.Module) -> None:

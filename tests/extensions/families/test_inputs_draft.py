@@ -258,30 +258,6 @@ def pixels_by_hand(file: Path) -> np.ndarray:
     return ((values - mean) / std).transpose(2, 0, 1)
 
 
-def test_code_that_a_checkpoint_names_and_lacks_is_imported_by_setup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Xmodel-VLM, whose package holds the code that its config.json names."""
-    monkeypatch.chdir(tmp_path)
-    body = a_checkpoint(tmp_path)
-    config = json.loads(Path("config.json").read_text())
-    code = {"AutoConfig": "own.InsertingConfig", "AutoModelForCausalLM": "own.InsertingForCausalLM"}
-    Path("config.json").write_text(json.dumps(config | {"auto_map": code}))
-    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
-    assert "names own.py for its code (auto_map), and that is not there" in begun.stdout
-    assert "import it in setup()" in begun.stdout
-    text = Path("begun.py").read_text()
-    (line,) = (line for line in text.splitlines() if "raise ImportError" in line)
-    Path("begun.py").write_text(text.replace(line, "    import support.inserting_package"))
-    Image.effect_noise((24, 32), 50).convert("RGB").save("a.png")
-    rows = [{"id": "one", "prompt": "And this one?", "images": ["a.png"]}]
-    Path("one.jsonl").write_text(json.dumps(rows[0]))
-    asked = ("layers", ".", "--trust-remote-code", "--inputs", "begun.py", "--data", "one.jsonl")
-    done = invoke(*asked, "-o", "out")
-    assert done.exit_code == 0, done.output
-    check_norms(body, rows, load_run("out").table)
-
-
 def test_a_file_makes_ids_and_pixels_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +318,30 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     monkeypatch.setattr(InsertingForCausalLM, "forward", of_sizes)
     fails = invoke("inputs", ".", "--write", "fails.py")
     assert "forward may ask for image_sizes, which TAKES leaves out; else " in fails.stdout
+
+
+def test_code_that_a_checkpoint_names_and_lacks_is_imported_by_setup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Xmodel-VLM, whose package holds the code that its config.json names."""
+    monkeypatch.chdir(tmp_path)
+    body = a_checkpoint(tmp_path)
+    config = json.loads(Path("config.json").read_text())
+    code = {"AutoConfig": "own.InsertingConfig", "AutoModelForCausalLM": "own.InsertingForCausalLM"}
+    Path("config.json").write_text(json.dumps(config | {"auto_map": code}))
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert "names own.py for its code (auto_map), and that is not there" in begun.stdout
+    assert "import it in setup()" in begun.stdout
+    text = Path("begun.py").read_text()
+    (line,) = (line for line in text.splitlines() if "raise ImportError" in line)
+    Path("begun.py").write_text(text.replace(line, "    import support.inserting_package"))
+    Image.effect_noise((24, 32), 50).convert("RGB").save("a.png")
+    rows = [{"id": "one", "prompt": "And this one?", "images": ["a.png"]}]
+    Path("one.jsonl").write_text(json.dumps(rows[0]))
+    asked = ("layers", ".", "--trust-remote-code", "--inputs", "begun.py", "--data", "one.jsonl")
+    done = invoke(*asked, "-o", "out")
+    assert done.exit_code == 0, done.output
+    check_norms(body, rows, load_run("out").table)
 
 
 def test_what_a_file_holds_is_kept_where_it_is_begun_anew(
@@ -437,7 +437,8 @@ def test_an_id_of_no_word_is_what_stands_for_a_picture(
     """A config may name another: code that inserts rows looks for its constant (FlashSloth)."""
     monkeypatch.chdir(tmp_path)
     a_checkpoint(tmp_path)
-    config = json.loads(Path("config.json").read_text()) | {"image_token_index": 7}
+    named = {"image_token_index": 7, "image_token_len": 144}
+    config = json.loads(Path("config.json").read_text()) | named
     Path("config.json").write_text(json.dumps(config))
     Path("setup.py").write_text("def setup():\n    import support.inserting_package\n")
     assert invoke("inputs", ".", "--inputs", "setup.py", "--write", "begun.py").exit_code == 0
@@ -470,6 +471,7 @@ def test_pictures_are_made_as_the_vision_encoder_has_it(
 @pytest.mark.parametrize("aspect", ["pad", "anyres", None])
 def test_a_picture_that_its_code_pads_is_said_not_to_be(aspect: str | None, tmp_path: Path) -> None:
     config = {"model_type": "nobodys", "architectures": ["Nobodys"], "image_aspect_ratio": aspect}
+    config["image_size"] = 336
     (tmp_path / "config.json").write_text(json.dumps(config))
     result = invoke("inputs", tmp_path, "--write", tmp_path / "begun.py")
     lines = (tmp_path / "begun.py").read_text().splitlines()
@@ -541,4 +543,6 @@ def test_what_a_stranger_writes_is_no_code_of_the_file(
     tree = ast.parse(Path("begun.py").read_text())
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert "print" not in {getattr(function, "id", "") for function in called}
-    assert "SIDE, MEAN, STD = 224, [0.48" in Path("begun.py").read_text()
+    text = Path("begun.py").read_text()
+    assert "SIDE, MEAN, STD = 224, [0.48" in text
+    assert "where no image processor is found, a guess" in text

@@ -60,5 +60,7 @@ def test_heads_of_a_detector_are_no_candidate_for_decoder_layers() -> None:
     model = nn.ModuleDict({"heads": heads, "layers": nn.ModuleList(Layer() for _ in range(2))})
     names = {id(module): name for name, module in model.named_modules()}
     assert largest(model, nn.ModuleList, names) == "layers"
+    model["layers"].extend([None])  # a place that holds none (OpenFlamingo)
+    assert largest(model, nn.ModuleList, names) == "layers"
     del model["layers"]
     assert largest(model, nn.ModuleList, names) == "heads"

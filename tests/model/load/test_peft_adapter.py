@@ -87,6 +87,41 @@ def test_the_adapter_is_merged(needs: Needs, folders: tuple[Path, Path]) -> None
     assert not weight_of(table).is_meta
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_an_adapter_may_hold_a_module_that_its_base_lacks(held: bool, tmp_path: Path) -> None:
+    """As VideoLLM-online, whose base is a language model and whose adapter has the connector."""
+    from peft import LoraConfig, get_peft_model
+
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    tiny_model("llava").save_pretrained(base)
+    file = base / "model.safetensors"
+    weights = {name: w for name, w in load_file(file).items() if "projector" not in name}
+    save_file({name: w.clone() for name, w in weights.items()}, file, metadata={"format": "pt"})
+    whole = ["multi_modal_projector"] if held else []
+    config = LoraConfig(r=RANK, target_modules=["q_proj"], modules_to_save=whole)
+    adapted = get_peft_model(tiny_model("llava"), config)
+    expected = {
+        name: weight.detach().clone().normal_()
+        for name, weight in tiny_model("llava").named_parameters()
+        if "multi_modal_projector" in name
+    }
+    for name, weight in adapted.named_parameters():
+        if "modules_to_save" in name:
+            plain = name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
+            weight.data.copy_(expected[plain])
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(adapter)
+    checkpoint = open_checkpoint(str(adapter))
+    if not held:
+        with pytest.raises(NormprobeError, match="lacks weights that the model needs"):
+            plan_for(before_the_decoder, checkpoint)
+        return
+    model = load_model(checkpoint, plan_for(before_the_decoder, checkpoint), device="cpu")
+    assert expected
+    for name, weight in expected.items():
+        assert torch.equal(model.get_parameter(name), weight)
+
+
 def test_an_adapter_that_lacks_a_weight_is_refused(folders: tuple[Path, Path]) -> None:
     file = folders[1] / "adapter_model.safetensors"
     weights = load_file(file)
