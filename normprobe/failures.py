@@ -239,7 +239,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             "forward replaces",
         )
     if runs_own_code(model):
-        if isinstance(error, _OF_VERSIONS):
+        if isinstance(error, _OF_VERSIONS) and not _is_of_inputs(error):
             failed = code_failure(error, name, version_of(model))
             others = f"; if its inputs do not fit, {_OTHERS}"
             return NormprobeError(failed.problem, failed.remedy + others)
@@ -256,6 +256,17 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
     return NormprobeError(
         f"{name} fails on these inputs: {what}",
         f"{check}, or try --batch-size 1; NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
+    )
+
+
+def _is_of_inputs(error: BaseException) -> bool:
+    """Whether no other version would help: the code refuses a case, or lacks a name by itself."""
+    if isinstance(error, NotImplementedError):
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        return not str(frame.f_globals.get("__name__")).startswith(("torch.", "transformers."))
+    known = [kind.__module__ for kind in type(getattr(error, "obj", error)).__mro__]
+    return isinstance(error, AttributeError) and not any(
+        room.startswith("transformers.") or room == "torch" for room in known
     )
 
 

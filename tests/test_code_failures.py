@@ -336,6 +336,49 @@ def test_what_code_asserts_of_its_inputs_is_told_before_its_version() -> None:
     assert raised.value.remedy.startswith("begin others: normprobe inputs MODEL --write FILE; if ")
 
 
+class Reading(nn.Module):
+    """Code of a repository; ``tower`` is a class that transformers knows nothing of."""
+
+    config = transformers.PretrainedConfig(transformers_version="4.40.1")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.Identity()
+
+    def forward(self, x: torch.Tensor, how: str) -> Any:
+        if how == "a case that it leaves out":
+            raise NotImplementedError
+        if how == "a method that it never had":
+            return self.tower.encode_image(x)
+        if how == "a name of nothing":
+            return x.grad.squeeze()
+        return self.config.encode_image(x)
+
+
+@pytest.mark.parametrize(
+    ("how", "blames_version"),
+    [
+        ("a case that it leaves out", False),
+        ("a method that it never had", False),
+        ("a name of nothing", False),
+        ("a method of transformers", True),
+    ],
+)
+def test_what_no_version_ever_had_is_told_before_versions(
+    how: str, blames_version: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the branches of VideoChat-Flash and Sa2VA for pixels of another shape."""
+    monkeypatch.setattr(Reading, "__module__", "transformers_modules.team.modeling_reading")
+    monkeypatch.setattr(nn.Identity, "__module__", "transformers_modules.team.modeling_tower")
+    with pytest.raises(NormprobeError) as raised:
+        run_until(Reading(), {"x": torch.ones(1), "how": how})
+    assert ("was written for transformers 4.40.1 and fails" in raised.value.problem) == (
+        blames_version
+    )
+    assert ("fails on these inputs" in raised.value.problem) != blames_version
+    assert raised.value.remedy.startswith("begin others") != blames_version
+
+
 def test_a_reader_of_states_that_fails_is_no_fault_of_the_inputs() -> None:
     """As pictures of several widths were none of LLaVA-UHD's."""
     layer = nn.Linear(2, 2)

@@ -119,7 +119,11 @@ def _compared(
     plan = plan_loading(checkpoint, model, weights=weights)
     if plan.keys is None:
         return f"not compared, {plan.because}"
-    return "; ".join(["names and shapes as the model expects", *plan.notes])
+    told = ["names and shapes as the model expects", *plan.notes]
+    if plan.unplaced:
+        others = f"it has no place for {len(plan.unplaced)} others, such as {plan.unplaced[0]}"
+        told.insert(1, others)
+    return "; ".join(told)
 
 
 def parts_table(model: nn.Module, parts: Parts) -> pd.DataFrame:

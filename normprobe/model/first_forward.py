@@ -115,7 +115,16 @@ class _Forward:
     def _enter(self, number: int, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         if number > 1 and not self.calls[number] and self._output is not None:
             entered = hidden_state_of((kwargs.get("hidden_states"), args, kwargs))
-            if not handed_on(self._output, entered):
+            left = hidden_state_of(self._output)
+            if left.dim() == entered.dim() and left[..., 0].numel() != entered[..., 0].numel():
+                self._fault = self._fault or NormprobeError(
+                    f"{left[..., 0].numel()} rows leave decoder layer {number - 1}, and "
+                    f"{entered[..., 0].numel()} enter layer {number}: some are left out, merged or "
+                    "added between them, and no turn of theirs can be measured",
+                    "switch that off in its config, or in forward(model, **inputs) of an --inputs "
+                    "file",
+                )
+            elif not handed_on(self._output, entered):
                 self.apart.append(number)
                 if self._fault is None and is_among(self._output, entered):
                     self._fault = NormprobeError(

@@ -370,7 +370,9 @@ class Provenance:
                 f"other pixels change no row that enters the decoder layers of {self._measured} "
                 f"({', '.join(pixel_inputs(inputs, group))})",
                 "pass pixels as floating-point numbers, and a prompt with the image's place; where "
-                f"text attends to the image instead, say so: --part fusion={CROSS_ATTENTION}",
+                f"text attends to the image instead, say so: --part fusion={CROSS_ATTENTION}; what "
+                "code of its own keeps of a picture, forward(model, **inputs) of an --inputs file "
+                "has to forget",
             )
         moved |= self._looked_up(moved, rows)
         mixed = (moved | ~rows.words).all() and rows.words.any()

@@ -46,8 +46,8 @@ from normprobe.model.load.loading import (
 )
 from normprobe.model.load.partial_load import build_on_meta, changed_buffers
 from normprobe.model.load.plan import LoadPlan, plan_for
-from normprobe.model.load.required_tensors import Needs
-from normprobe.model.load.weight_checks import loading_beside
+from normprobe.model.load.required_tensors import Needs, tensor_names
+from normprobe.model.load.weight_checks import loading_beside, other_values_doubt
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import find_or_trace
@@ -184,6 +184,14 @@ class ModelSource(ABC):
             self._model = self._loaded(needs, device, runs)
             if runs:
                 self.prepared = self._prepared_model()
+                there = tensor_names(self._model) if self.plan and self.plan.unplaced else set()
+                if left := sorted({*(self.plan.unplaced if self.plan else ())} - there):
+                    said = (
+                        f"the files hold {len(left)} tensors for which the model has no place, such"
+                        f" as {left[0]}: what these do is not measured; where its code makes their "
+                        "modules later, do so in prepare(model, processor) of --inputs FILE.py"
+                    )
+                    self.doubt = "; ".join(filter(None, [self.doubt, said]))
                 if self._inputs_file.forward is not None:
                     self._model = run_by(self._model, self._inputs_file.forward)
             if runs and is_sharded(self._model):  # the whole model before any part of it
@@ -220,6 +228,7 @@ class ModelSource(ABC):
         if prepare is None:
             return []
         before, held = attention_in(model), _floating_dtypes(model)
+        loaded = {name for name, _ in model.named_parameters()}
         own = self._inputs_file.record.get("path")
         name = f"the inputs file {own or f'of {self._inputs_file.names}'}"
         try:
@@ -230,6 +239,9 @@ class ModelSource(ABC):
                     f"prepare() of {self._inputs_file.names} leaves weights in {', '.join(others)}"
                     f", the others are in {', '.join(sorted(held))}"
                 )
+            if self.plan is not None:
+                made = {n: w for n, w in model.named_parameters() if n not in loaded}
+                found.append(other_values_doubt(self.plan.weights, made))
             self.doubt = "; ".join(filter(None, [self.doubt, *found]))
         except NormprobeError:
             raise
@@ -458,7 +470,12 @@ class CheckpointSource(ModelSource):
                 attn_implementation=self.loading.attn_implementation,
                 shared=self.loading.device == TENSOR_PARALLEL,
             )
-        doubts = self.checkpoint.doubt, other_class_doubt(model)
+        doubts = [self.checkpoint.doubt, other_class_doubt(model)]
+        if self.loading.dtype == "float32" and (narrow := _floating_dtypes(model) - {"float32"}):
+            doubts.append(
+                "float32 was asked for, and code of the model's own makes weights in "
+                f"{', '.join(sorted(narrow))}: numbers are those of rounded weights"
+            )
         self.doubt = "; ".join(filter(None, doubts))
         if self.bridges:
             log.warning(
@@ -518,6 +535,6 @@ def _first(examples: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def _floating_dtypes(model: nn.Module) -> set[str]:
-    """Of its weights, without those of numbers that are quantised."""
-    weights = (weight for weight in model.parameters() if weight.is_floating_point())
+    """Of its weights, without those that are quantised or were not read."""
+    weights = (w for w in model.parameters() if w.is_floating_point() and not w.is_meta)
     return {str(weight.dtype).removeprefix("torch.") for weight in weights}

@@ -225,6 +225,17 @@ def test_the_head_reads_one_token_and_the_forward_runs_once(model: Any) -> None:
     assert [shape[1] for shape in shapes] == [1]
 
 
+def test_rows_that_are_left_out_between_layers_are_refused(model: Any) -> None:
+    """As VideoChat-Flash compresses them; the hook stands for a loop that does so."""
+    layer = model.model.language_model.layers[1]
+    layer.register_forward_pre_hook(lambda _, args: (args[0][:, :-2], *args[1:]))
+    rows = tiny_inputs(model)["input_ids"].numel()
+    told = f"{rows} rows leave decoder layer 1, and {rows - 2} enter layer 2"
+    with pytest.raises(NormprobeError, match=told) as raised:
+        Probe(model).layers(tiny_inputs(model))
+    assert "switch that off" in raised.value.remedy
+
+
 def test_a_forward_that_fails_is_told_by_the_measurement(model: Any) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("no such shape")

@@ -321,6 +321,9 @@ def _by_hand(
         return next((v for n, v in known if pattern.match(n) and type(v) is int), None)
 
     token, rows, side = number(_ID), number(_ROWS), number(_SIDE)
+    if side is not None:  # of several the side of a slice, beside their number (M3D-LaMed)
+        named = next(n for n, v in known if _SIDE.match(n) and type(v) is int)
+        side = max(v for n, v in known if n == named and type(v) is int)
     # A negative one is no word's: code that names it puts it for a picture, whatever else is said.
     token = next((v for n, v in known if _ID.match(n) and type(v) is int and v < 0), token)
     if side is None and (in_name := _SIDE_IN_NAME.search(str(settings))):
@@ -337,6 +340,7 @@ def _by_hand(
     else:
         turn = f'"USER: {{images}}{{prompt}} ASSISTANT:"  # {_GUESS}'
     ends = [number(end) for end in _ENDS]
+    told_pixels = look or (side and (any(numbers) or re.search("clip|siglip", str(settings))))
     between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
     told = token is not None and (token < 0 or rows is not None) and not between
     return _CONSTANTS.format(
@@ -345,7 +349,7 @@ def _by_hand(
         rows=1 if token is None or token < 0 else rows or 1,  # of an id of no word forward knows
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
-        unknown="" if side or look else f", {_GUESS}",
+        unknown="" if told_pixels else f", {_GUESS}",
         aspect=f"; {_GUESS}: the config asks for a square (image_aspect_ratio), this does not pad"
         if settings.get("image_aspect_ratio") == "pad"
         else "",

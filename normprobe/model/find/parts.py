@@ -214,9 +214,10 @@ def by_hand(model: nn.Module, **named: str) -> str:
 def guesses(model: nn.Module, names: dict[int, str]) -> dict[str, str]:
     """By role the best candidate for a part, by names and sizes; NAME where there is none."""
     layers = largest(model, nn.ModuleList, names)
-    seen = [name for name in vision_modules(model) if not name.startswith(f"{layers}.")]
+    seen = [name for name in vision_modules(model) if not f"{layers}.".startswith(f"{name}.")]
+    others = [name for name in seen if "proj" not in name and "sampler" not in name]
     return {
-        "vision_encoder": next((name for name in seen if "proj" not in name), "NAME"),
+        "vision_encoder": next(iter(others), "NAME"),
         "projector": next((name for name in seen if "proj" in name), "NAME"),
         "decoder_layers": layers,
         "text_embedding": largest(model, nn.Embedding, names),
@@ -226,10 +227,13 @@ def guesses(model: nn.Module, names: dict[int, str]) -> dict[str, str]:
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
     """The name of the largest module of a kind: the best candidate for a part.
 
-    Of lists those whose blocks hold others: heads of a detector are none (Groma).
+    Of lists those whose blocks hold others: heads of a detector are none (Groma). What the vision
+    side holds is taken where there is nothing else.
     """
     found = [module for module in model.modules() if isinstance(module, kind)]
     found = [each for each in found if _holds_blocks(each)] or found
+    seen = tuple(f"{name}." for name in vision_modules(model))
+    found = [each for each in found if not f"{names[id(each)]}.".startswith(seen)] or found
     return names[id(max(found, key=size_of))] if found else "NAME"
 
 

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import is_native
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.gguf_weights import weight_files_of
 from normprobe.model.load.partial_load import build_on_meta, partial_class
-from normprobe.model.load.required_tensors import Needs, unneeded
+from normprobe.model.load.required_tensors import Needs, tensor_names, unneeded
 from normprobe.model.load.weight_checks import (
     refuse_missing,
     refuse_scaled,
@@ -129,6 +130,8 @@ class LoadPlan:
     # asked for
     because: str = ""
     notes: tuple[str, ...] = ()  # where config and files differ, in words
+    # keys in the files for which a model of code of its own has no place as it is built
+    unplaced: tuple[str, ...] = ()
 
     @property
     def files(self) -> list[str]:
@@ -197,7 +200,20 @@ def plan_loading(
         f"{text}: the layers above are not read" for text in unread_layers(model, report)
     )
     notes = (*layers, *_dtype_notes(named, dtype), *_stored_notes(weights))
-    return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes)
+    unplaced = () if is_native(model) else tuple(_unplaced(model, report["unexpected_keys"]))
+    return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes, unplaced=unplaced)
+
+
+#: Ends of the names of buffers that older code saved, and newer code makes.
+_MADE = ("inv_freq", "position_ids", "masked_bias", ".attn.bias", "num_batches_tracked")
+
+
+def _unplaced(model: nn.Module, unexpected: Iterable[str]) -> Iterator[str]:
+    """Of the keys that the loader has no place for those that the whole model has none for."""
+    names, prefix = tensor_names(model), f"{getattr(model, 'base_model_prefix', '')}."
+    for key in sorted(unexpected):
+        if not {key, key.removeprefix(prefix), prefix + key} & names and not key.endswith(_MADE):
+            yield key
 
 
 def is_quantised(checkpoint: Checkpoint) -> bool:

@@ -471,12 +471,13 @@ def test_pictures_are_made_as_the_vision_encoder_has_it(
 @pytest.mark.parametrize("aspect", ["pad", "anyres", None])
 def test_a_picture_that_its_code_pads_is_said_not_to_be(aspect: str | None, tmp_path: Path) -> None:
     config = {"model_type": "nobodys", "architectures": ["Nobodys"], "image_aspect_ratio": aspect}
-    config["image_size"] = 336
+    config |= {"image_size": [16, 336, 336], "image_mean": [0.5, 0.5, 0.5]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     result = invoke("inputs", tmp_path, "--write", tmp_path / "begun.py")
     lines = (tmp_path / "begun.py").read_text().splitlines()
     (number,) = (n for n, line in enumerate(lines, 1) if line.startswith("SIDE"))
     assert ("this does not pad" in lines[number - 1]) == (aspect == "pad")
+    assert lines[number - 1].startswith("SIDE, MEAN, STD = 336, [0.5, 0.5, 0.5], [0.2686")
     guessed = result.stdout.rpartition("guessed, so look at lines ")[2].split("\n")[0].split(", ")
     assert (str(number) in guessed) == (aspect == "pad")
 

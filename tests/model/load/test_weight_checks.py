@@ -11,11 +11,15 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.cases import model_of
+from support.processors import make_processor
+from support.remote_code.tokenizer import byte_tokenizer
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import build
+from transformers import LlavaForConditionalGeneration
 
 from normprobe import Probe, find_parts
 from normprobe.errors import NormprobeError
+from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load import weight_checks
 from normprobe.model.load.loading import load_model
@@ -249,6 +253,64 @@ def test_what_an_inputs_file_loads_is_in_the_dtype_of_the_model(tmp_path, cast: 
     }
     told = " ".join(run.record.get("doubts", []))
     assert ("leaves weights in float16, the others are in float32" in told) == doubt
+
+
+IDS = {"input_ids": torch.tensor([[5, 9, 12, 30, 7]])}
+
+
+@pytest.fixture
+def with_more(repository, tmp_path):
+    """Code of a repository, in whose files lies a module that it does not make."""
+    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    weights = load_file(folder / "model.safetensors")
+    more = {"layers.0.pool.weight": torch.full((3, 3), 0.5), "layers.1.inv_freq": torch.ones(2)}
+    save_file(weights | more, folder / "model.safetensors", metadata={"format": "pt"})
+    byte_tokenizer((), None).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (None, "hold 1 tensors for which the model has no place, such as layers.0.pool.weight"),
+        ("fill_(0.5)", ""),
+        ("fill_(0.4)", "1 of the weights that prepare() made, and 1 of 1 that were compared have"),
+        ("new_zeros(2)", "1 of the weights that prepare() made, and 1 of 1 that were compared hav"),
+    ],
+)
+def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, made, told):
+    """As Wings, whose code makes modules later, and ALLaVA, whose tower loads other weights."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import torch\ndef prepare(model, processor):\n"
+        "    pool = model.layers[0].pool = torch.nn.Linear(3, 3, bias=False)\n"
+        f"    pool.weight = torch.nn.Parameter(pool.weight.data.{made})\n"
+    )
+    inputs = str(mine) if made else None
+    run = Probe(str(with_more), trust_remote_code=True, inputs=inputs).layers(IDS)
+    doubts = " ".join(run.record.get("doubts", []))
+    assert (told in doubts) if told else not doubts
+    checkpoint = open_checkpoint(str(with_more), trust_remote_code=True)
+    compared = inspected(checkpoint, {}).facts["weight files"]
+    assert "; it has no place for 1 others, such as layers.0.pool.weight" in compared
+
+
+def test_own_code_that_makes_other_floats_than_were_asked_for_is_in_doubt(tmp_path, monkeypatch):
+    """As Nemotron's language model, which its code builds in bfloat16."""
+    damaged(tmp_path)
+    make_processor("llava").save_pretrained(tmp_path)
+    build = LlavaForConditionalGeneration.__init__
+
+    def narrow(self, config, **options):
+        build(self, config, **options)
+        self.model.vision_tower.to(torch.bfloat16)
+        self.model.multi_modal_projector.to(torch.bfloat16)
+
+    monkeypatch.setattr(LlavaForConditionalGeneration, "__init__", narrow)
+    for dtype in ("float32", "auto"):
+        run = Probe(str(tmp_path), dtype=dtype).interface(tiny_inputs(model_of("llava")))
+        told = " ".join(run.record.get("doubts", []))
+        assert ("float32 was asked for" in told) == (dtype == "float32")
 
 
 def test_experts_under_older_names_are_no_weights_that_lack(monkeypatch):
