@@ -711,7 +711,8 @@ def _explained(
             other_version(written_for)
             if is_newer(written_for)
             else "upgrade transformers if the type is new; if a package has its code, import the "
-            f"module of {class_name} in setup() of an --inputs file",
+            f"module of {class_name} in setup() of an --inputs file, and where that registers no "
+            f"config: AutoConfig.register({model_type or 'TYPE'!r}, CONFIG)",
         )
     return NormprobeError(
         f"cannot read the config of {model}: {first_line(error)}",

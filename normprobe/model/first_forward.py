@@ -196,7 +196,7 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     model.entry_seen = True
     for name, kind in ran.items():
         model.add_doubt(
-            f"{name} holds a {kind} that is no module of the model to PyTorch: it runs, no stage "
+            f"{name} is a {kind} that is no module of the model to PyTorch: it runs, no stage "
             "shows its states, and another may stand for it; in prepare(model, processor) of an "
             "--inputs file, register it by model.add_module, and name it as a part"
         )
@@ -212,9 +212,9 @@ def _beside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for name, value in vars(module).items():
             if name.startswith("_") or not isinstance(value, list | tuple | dict):
                 continue
-            for each in value.values() if isinstance(value, dict) else value:
+            for key, each in value.items() if isinstance(value, dict) else enumerate(value):
                 if isinstance(each, nn.Module) and each not in own and size_of(each):
-                    yield f"{prefix}.{name}".lstrip("."), each
+                    yield f"{prefix}.{name}[{key!r}]".lstrip("."), each
 
 
 def _unlike(rows: Tensor, others: Tensor, where: str) -> str:

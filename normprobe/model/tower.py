@@ -77,7 +77,7 @@ def blocks_of(encoder: Part, projector: Part | None = None) -> Part | None:
         if isinstance(module, nn.ModuleList | nn.Sequential)
         and module not in inside
         and len(set(map(type, module))) == 1
-        and all(map(_attends, module))
+        and all(map(_attends, module.children()))
     ]
     return max(lists, key=lambda part: size_of(part.module), default=None)
 

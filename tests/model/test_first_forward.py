@@ -174,7 +174,7 @@ def test_a_module_that_a_plain_list_holds_and_that_runs_is_a_doubt(runs: bool, m
     doubts = Probe(model).interface(tiny_inputs(model)).record.get("doubts", [])
     told = [doubt for doubt in doubts if "no module of the model to PyTorch" in doubt]
     assert len(told) == runs
-    assert not told or "model.multi_modal_projector.held holds a Llava" in told[0]
+    assert not told or "model.multi_modal_projector.held['tower'] is a Llava" in told[0]
 
 
 def test_rows_that_are_drawn_are_a_doubt_and_no_crash() -> None:

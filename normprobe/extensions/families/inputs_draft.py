@@ -68,6 +68,7 @@ _GUESS = "a guess"  # in each line that nothing told
 
 #: What a file that is begun anew has of its own; the rest of the file before it is kept.
 _BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD"}
+_TURN, _IMAGE = "USER: {images}{prompt} ASSISTANT:", "<image>\n"
 
 _FACTS = """forward of {model_class} takes
     {takes}
@@ -202,18 +203,27 @@ def _kept(path: Path) -> str:
         for target in node.targets if isinstance(node, ast.Assign) else ():
             named |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
         of_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if not named & _BEGUN and not of_text:  # a docstring; a call such as sys.path.insert stays
+        own = named & {"TURN", "IMAGE"} and _value(node) not in (_TURN, _IMAGE, None)
+        # No docstring; a call such as sys.path.insert stays.
+        if own or (not named & _BEGUN and not of_text):
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it
         last = node.end_lineno or last
     return kept and kept.rstrip() + "\n"
+
+
+def _value(node: ast.stmt) -> Any:
+    """What an assignment says, where that is written out."""
+    with suppress(ValueError):
+        return ast.literal_eval(node.value) if isinstance(node, ast.Assign) else None
+    return None
 
 
 def _said(path: Path) -> dict[str, str]:
     """``TAKES`` of an inputs file, where it is written out."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TAKES":
-            with suppress(ValueError, AttributeError):
-                return {str(k): str(v) for k, v in ast.literal_eval(node.value).items()}
+            said = _value(node)
+            return {str(k): str(v) for k, v in said.items()} if isinstance(said, dict) else {}
     return {}
 
 
@@ -338,12 +348,12 @@ def _by_hand(
     if getattr(tokenizer, "chat_template", None):
         turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
     else:
-        turn = f'"USER: {{images}}{{prompt}} ASSISTANT:"  # {_GUESS}'
+        turn = f'"{_TURN}"  # {_GUESS}'
     ends = [number(end) for end in _ENDS]
     told_pixels = look or (side and (any(numbers) or re.search("clip|siglip", str(settings))))
     between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
     told = token is not None and (token < 0 or rows is not None) and not between
-    return _CONSTANTS.format(
+    text = _CONSTANTS.format(
         turn=turn,
         id=-200 if token is None else token,
         rows=1 if token is None or token < 0 else rows or 1,  # of an id of no word forward knows
@@ -360,6 +370,9 @@ def _by_hand(
             look=_LOOK.format(place=look, trust=loading.trust_remote_code) if look else "",
         ),
     )
+    said = {each for each in ("TURN", "IMAGE") if f"\n{each} = " in f"\n{kept}"}
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if line.partition(" =")[0] not in said)
 
 
 def _towers(name: str, settings: Mapping[str, Any]) -> Iterator[str]:

@@ -205,8 +205,8 @@ def watched(model: nn.Module) -> dict[str, nn.Module]:
     inside: set[nn.Module] = set()
     for module in model.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential):
-            classes = Counter(type(block) for block in module)
-            blocks = [block for block in module if classes[type(block)] >= _BLOCKS]
+            classes = Counter(map(type, module.children()))  # a place may hold none
+            blocks = [block for block in module.children() if classes[type(block)] >= _BLOCKS]
             inside.update(inner for block in blocks for inner in block.modules())
             inside.difference_update(blocks)
     return {name: module for name, module in model.named_modules() if module not in inside}

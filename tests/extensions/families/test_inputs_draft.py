@@ -364,7 +364,8 @@ def helper(model):
     return math.pi
 
 
-TURN = "of before"
+TURN = "asked by its user: {images}{prompt}"
+IMAGE = "<image>\\n"
 SIDE, MEAN, STD = 1, 2, 3
 TAKES = {}
 
@@ -380,8 +381,9 @@ parts = {"decoder_layers": "tower"}
     begun = invoke(*asked, "--write", "begun.py")
     assert begun.exit_code == 0, begun.output
     text = Path("begun.py").read_text()
-    assert lines[lines.index("import math") : lines.index("\n\n\nTURN")] in text
+    assert lines[lines.index("import math") : lines.index("\nIMAGE")] in text
     assert "of before" not in text and "Of a user" not in text
+    assert "IMAGE = " not in text  # begun anew, and of no use here
     assert "\"decoder_layers\": 'tower'," in text  # said, no guess
 
 
@@ -403,6 +405,27 @@ def test_what_a_forward_without_names_takes_is_kept(
     (tmp_path / "untold.py").write_text(UNTOLD)
     assert invoke(*asked, "named.py").exit_code == 0
     assert (kept in Path("named.py").read_text()) == bool(own)
+
+
+def test_what_a_user_says_of_a_turn_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text('{"model_type": "nobodys", "architectures": ["Nobodys"]}')
+    assert invoke("inputs", ".", "--write", "begun.py").exit_code == 0
+    text = Path("begun.py").read_text()
+    guess = 'TURN = "USER: {images}{prompt} ASSISTANT:"'
+    assert f"{guess}  # a guess" in text
+    said = text.replace("USER: ", "Q: ").replace('IMAGE = "<image>', 'IMAGE = "<picture>')
+    for name, written in (("begun.py", text), ("said.py", said)):
+        Path(name).write_text(written.replace("    raise ImportError", "    pass  #"))
+        again = Path(f"after_{name}")
+        done = invoke("inputs", ".", "--inputs", name, "--write", again)
+        assert again.exists(), done.output
+        lines = [line for line in again.read_text().splitlines() if line[:5] in ("TURN ", "IMAGE")]
+        assert [line.partition(" =")[0] for line in sorted(lines)] == ["IMAGE", "IMAGE_IDS", "TURN"]
+        assert any(line.startswith(guess) for line in lines) == (name == "begun.py")
+        assert any("<picture>" in line for line in lines) == (name == "said.py")
 
 
 def of_sizes(self, input_ids, attention_mask=None, images=None, image_sizes=None):
