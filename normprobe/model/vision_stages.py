@@ -186,7 +186,8 @@ class VisionStages:
         ``visual``: visual tokens at the decoder input, ``[tokens, hidden]``; states were kept.
         """
         visual, enters = _unit(visual.float()), list[bool]()
-        for kept, _, size in self._kept.get(self._left, []):
+        for kept, groups, size in self._kept.get(self._left, []):
+            kept = kept[groups == _VISUAL]
             if kept.any() and size == visual.shape[-1]:
                 alike = _unit(kept.float()) @ visual.to(kept.device).T
                 enters.append(bool(alike.nan_to_num().max() > SAME_ROW))
