@@ -56,6 +56,16 @@ def test_an_estimate_that_no_row_knows_is_no_column() -> None:
     assert list(table) == ["layer", "group", "quantity", "mean", "tokens", "samples"]
 
 
+def test_cells_without_counts_have_no_columns_of_them() -> None:
+    keys = CELLS[["layer", "group"]]
+    assert list(tidy(keys, {"norm": {"mean": NORM["mean"]}})) == [
+        "layer",
+        "group",
+        "quantity",
+        "mean",
+    ]
+
+
 def test_an_estimate_alone_keeps_a_row() -> None:
     """A count alone does not."""
     gone = np.full(3, np.nan)

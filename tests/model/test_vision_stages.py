@@ -279,6 +279,28 @@ def test_the_tokens_are_measured_where_a_tower_pools_them_too(kind, row, names, 
         assert found.loc[(stage, schema.VISUAL), "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
+class Earlier(Pooling):
+    """Its tower returns the state of another layer first, row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision.register_forward_hook(
+            lambda *given: (3 * given[-1][1].roll(1, -1), given[-1][1])
+        )
+
+
+@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
+def test_of_several_states_with_as_many_rows_the_one_that_is_projected_is_measured(named) -> None:
+    module = made(Earlier)
+    found = probe_interface(module, {"tokens": IDS, "image": SEEN}, named=named)
+    found = flat(found).set_index(["stage", "group"])
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    for stage in (schema.VISION_ENCODER, schema.PROJECTOR_INPUT):
+        mean = found.loc[(stage, schema.VISUAL), "norm_mean"]
+        assert mean == pytest.approx(norms.mean(), 1e-6)
+
+
 class Normed(Pooling):
     """A norm between tower and projector: no state of the tower enters it."""
 

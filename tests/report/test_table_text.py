@@ -10,7 +10,7 @@ from support.made_runs import HOSTILE
 from support.read_latex import read_latex
 
 from normprobe.report.readable import ReadableTable, readable_table
-from normprobe.report.table_text import latex, table_text
+from normprobe.report.table_text import latex, markdown, table_text
 
 
 def table() -> pd.DataFrame:
@@ -88,3 +88,9 @@ def test_a_rule_is_as_wide_as_its_header() -> None:
     headers = [("layer",), *sides[:2], ("n",), *sides[2:]]
     text = latex(ReadableTable(headers, [["1"] * 6], [True] * 6))
     assert "\n\\cmidrule(lr){2-3}\\cmidrule(lr){5-6}\n" in text
+
+
+def test_a_title_stands_above_a_markdown_table_that_has_one() -> None:
+    bare = ReadableTable([("norm",)], [["1"]], [True])
+    assert markdown(bare) == "| norm |\n| --: |\n| 1 |\n"
+    assert markdown(replace(bare, title="Norms")) == f"**Norms**\n\n{markdown(bare)}"

@@ -24,6 +24,7 @@ from normprobe.extensions.check.engine_states import (
     Unexpected,
     described,
     observe,
+    of_transformers,
     save_states,
     taken,
 )
@@ -266,3 +267,9 @@ def test_pixels_are_told_apart_whatever_their_shape() -> None:
     assert described({"a": pixels}) == described({"a": pixels.reshape(6, 4)})
     assert described({"a": pixels})["digest"] != described({"a": pixels + 1e-7})["digest"]
     assert described({"ids": torch.ones(2, 2, dtype=torch.long)}) == {}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_transformers_has_no_workers(workers: int, tmp_path: Path) -> None:
+    with pytest.raises(Unexpected, match="--workers: transformers runs in one process"):
+        next(iter(of_transformers(tmp_path, {}, "specimen", "float32", workers)))

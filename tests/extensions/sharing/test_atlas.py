@@ -187,6 +187,13 @@ def test_a_tampered_entry_is_refused(what: str, tmp_path: Path) -> None:
     assert field in refusal.value.problem.partition(".json: ")[2]
 
 
+def test_samples_of_one_picture_have_no_interval_and_are_refused(tmp_path: Path) -> None:
+    text = SPECIMEN.read_text("ascii")
+    put_text(tmp_path, re.sub(r'(  \["[^"]+", )"\w{16}"', r'\1"2046483f95ef9b04"', text))
+    with pytest.raises(NormprobeError, match="samples: expected two pictures or more"):
+        read_entries(tmp_path)
+
+
 def test_a_name_that_is_not_of_the_content_is_refused(tmp_path: Path) -> None:
     shutil.copy(SPECIMEN, tmp_path / SPECIMEN.name.replace("--", "--0"))
     with pytest.raises(NormprobeError, match="the name is not that of its content"):

@@ -29,7 +29,7 @@ from normprobe import NormprobeError, find_parts, probe_interface
 from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
 from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.load.loading import load_model
-from normprobe.model.load.partial_load import changed_buffers
+from normprobe.model.load.partial_load import _unsaved_tensors, changed_buffers
 from normprobe.model.load.plan import plan_for
 from normprobe.model.load.required_tensors import (
     Needs,
@@ -40,7 +40,7 @@ from normprobe.model.load.required_tensors import (
     outside,
     unneeded,
 )
-from normprobe.versions import tied_weights
+from normprobe.versions import is_line_5, tied_weights
 
 NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)
 
@@ -291,3 +291,13 @@ def test_buffers_of_garbage_are_named(folder: Path) -> None:
     name, buffer = unsaved[0]
     buffer += 1.0
     assert changed_buffers(checkpoint, model) == [name]
+
+
+def test_what_is_made_again_of_tensors_without_memory() -> None:
+    """An attribute, which a forward needs; a buffer of a module that is not needed stays away."""
+    module = nn.Module()
+    module.attribute = torch.empty(2, device="meta")
+    module.register_buffer("far", torch.empty(2, device="meta"), persistent=False)
+    module.register_buffer("near", torch.ones(2), persistent=False)
+    far = set() if is_line_5() else {"far"}
+    assert set(_unsaved_tensors(module)) == {"attribute", "near"} | far
