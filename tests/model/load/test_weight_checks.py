@@ -274,8 +274,8 @@ def with_more(repository, tmp_path):
     [
         (None, "hold 1 tensors for which the model has no place, such as layers.0.pool.weight"),
         ("fill_(0.5)", ""),
-        ("fill_(0.4)", "1 of the weights that prepare() made, and 1 of 1 that were compared have"),
-        ("new_zeros(2)", "1 of the weights that prepare() made, and 1 of 1 that were compared hav"),
+        ("fill_(0.4)", "1 of the weights that prepare() made, and 1 of 1 that were comp"),
+        ("new_zeros(2)", "1 of the weights that prepare() made, and 1 of 1 that were comp"),
     ],
 )
 def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, made, told):

@@ -1,20 +1,26 @@
 """A trace of the tiny models: the parts it finds, the model after it, and its memory."""
 
+import copy
+
 import pytest
 import torch
+from support.allocations import allocations
+from support.cases import model_of
 from support.expected_parts import PARTS
+from support.hooks import hooks_of
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import (
     LANGUAGE_MODELS,
     VISION_ENCODERS,
     tiny_model,
 )
-from torch import nn
+from torch import Tensor, nn
+from transformers import BatchFeature
 
-from normprobe import NormprobeError
+from normprobe import NormprobeError, find_parts
 from normprobe.model.tracing.observation import other_pixels, other_words
-from normprobe.model.tracing.recording import watched
-from normprobe.model.tracing.trace import trace_parts
+from normprobe.model.tracing.recording import record, sketch, watched
+from normprobe.model.tracing.trace import find_or_trace, trace_parts, traced_example, verify
 
 
 def model_and_inputs(model_type, batch_size=2):
@@ -111,3 +117,172 @@ def test_a_list_with_empty_places_is_watched() -> None:
     """As layers of OpenFlamingo, of which some attend to no picture."""
     blocks = nn.ModuleList([None, *(nn.Sequential(nn.Linear(2, 2)) for _ in range(4))])
     assert set(watched(blocks)) == {"", "1", "2", "3", "4"}
+
+
+# --- what it leaves ------------------------------------------------------------------------------
+
+
+def test_a_trace_leaves_the_model_and_the_inputs_as_they_were():
+    model, inputs = model_and_inputs("llava")
+    model(**inputs)  # transformers adds hooks of its own in the first forward
+    hooks, before = hooks_of(model), {name: value.clone() for name, value in inputs.items()}
+    model.train()
+    state = torch.get_rng_state()
+    trace_parts(model, inputs)
+    assert all(module.training for module in model.modules())
+    assert hooks_of(model) == hooks
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(inputs[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("failing_run", [1, 2, 3])
+def test_hooks_are_removed_when_a_forward_fails(failing_run):
+    model, inputs = model_and_inputs("llava")
+    model(**inputs)
+    hooks, runs = hooks_of(model), []
+
+    def fail(*_):
+        runs.append(None)
+        if len(runs) == failing_run:
+            raise ZeroDivisionError
+
+    handle = model.lm_head.register_forward_pre_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        trace_parts(model, inputs)
+    handle.remove()
+    assert hooks_of(model) == hooks
+
+
+def test_three_forwards():
+    model, inputs = model_and_inputs("qwen2_vl")
+    runs = []
+    model.register_forward_pre_hook(lambda *_: runs.append(None))
+    trace_parts(model, inputs)
+    assert len(runs) == 3
+
+
+# --- what it keeps -------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = nn.Linear(512, 512)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states + self.work(states).tanh()
+
+
+class Deep(nn.Module):
+    """Twelve blocks on 64 tokens of 512 numbers: the states of a layer are 128 KiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(12))
+
+    def forward(self, states: Tensor) -> Tensor:
+        for block in self.blocks:
+            states = block(states)
+        return states
+
+
+STATES = 64 * 512 * 4
+
+
+def test_no_activation_outlives_its_module():
+    model, inputs = Deep(), {"states": torch.randn(1, 64, 512)}
+    with allocations() as plain:
+        model(**inputs)
+    with allocations() as traced:
+        recording = record(model, inputs)
+        kept = traced.held()
+    sketches = [s for call in recording.values() for s in call.inputs + call.outputs]
+    assert len(sketches) == 2 * 13
+    assert kept < len(sketches) * 64 * 12 * 4  # eleven numbers a vector, and a little
+    assert kept < STATES
+    # Beside the copied input and the sketches: what it takes to make one sketch.
+    assert traced.peak < plain.peak + STATES + kept + 4 * STATES
+
+
+def test_sketches_are_small():
+    found = sketch(torch.randn(2, 8, 1024))
+    assert found.shape == (2, 8)
+    assert found.vectors.numel() + found.moments.numel() == 16 * 11
+
+
+def test_narrow_axes_are_joined():
+    assert sketch(torch.randn(2, 5, 4, 8)).shape == (2, 5)
+    assert sketch(torch.randn(3)).shape == ()
+
+
+# --- parts by structure, by hand, or by a trace where the structure does not tell them ------------
+
+
+def no_example():
+    raise AssertionError("no example is needed")
+
+
+@pytest.fixture
+def model():
+    return copy.deepcopy(model_of("llava"))
+
+
+def example_of(model):
+    return lambda: BatchFeature(tiny_inputs(model))
+
+
+def test_structure_needs_no_example(model):
+    assert find_or_trace(model, {}, no_example) == (find_parts(model), "structure")
+
+
+def test_parts_named_by_hand_are_not_traced(model):
+    named = {"projector": "model.multi_modal_projector.linear_2"}
+    parts, found_by = find_or_trace(model, named, no_example)
+    assert found_by == "by hand"
+    assert parts.projector.name == named["projector"]
+    with pytest.raises(NormprobeError, match="no module 'nowhere'"):
+        find_or_trace(model, {"projector": "nowhere"}, no_example)
+
+
+def test_a_trace_finds_what_the_structure_does_not_tell(model):
+    expected, example = find_parts(model), example_of(model)
+    model.config.text_config.num_hidden_layers += 1  # no list has that many layers
+    parts, found_by = find_or_trace(model, {}, example)
+    assert found_by == "trace"
+    assert dict(parts) == dict(expected)
+    assert parts.image_token_ids == ()
+    assert parts.class_rows == expected.class_rows
+
+
+def test_where_the_trace_fails_too_the_first_error_is_raised(model):
+    model.config.text_config.num_hidden_layers += 1
+
+    def fail():
+        raise NormprobeError("no sample has an image", "pass one")
+
+    with pytest.raises(NormprobeError, match="no decoder layers found") as failure:
+        find_or_trace(model, {}, fail)
+    assert failure.value.problem.endswith("fails, too: no sample has an image")
+    assert failure.value.remedy.startswith("pass one; or name it by hand")
+
+
+def test_why_a_trace_fails_is_told(model):
+    model.config.text_config.num_hidden_layers += 1
+    inputs = {name: value for name, value in tiny_inputs(model).items() if name != "input_ids"}
+    with pytest.raises(NormprobeError, match=r"no decoder layers found.*fails on these inputs"):
+        find_or_trace(model, {}, lambda: inputs)
+
+
+def test_parts_in_use_beside_a_trace(model):
+    parts = find_parts(model)
+    traced = traced_example(model, parts, BatchFeature(tiny_inputs(model)))
+    assert verify(parts, traced)["agree"].all()
+
+
+@pytest.mark.parametrize("model_type", ["clip", "siglip2", "clip_vision_model"])
+def test_the_vision_side_of_a_dual_encoder_runs_alone(model_type):
+    model = model_of(model_type)
+    parts = find_parts(model)
+    traced = traced_example(model, parts, tiny_inputs(model))
+    assert verify(parts, traced)["agree"].all()
+    assert model.get_submodule(traced.encoder_layers)
