@@ -121,8 +121,8 @@ def _compared(
         return f"not compared, {plan.because}"
     told = ["names and shapes as the model expects", *plan.notes]
     if plan.unplaced:
-        others = f"it has no place for {len(plan.unplaced)} others, such as {plan.unplaced[0]}"
-        told.insert(1, others)
+        count, first = len(plan.unplaced), plan.unplaced[0]
+        told.insert(1, f"more for which it has no place: {count}, such as {first}")
     return "; ".join(told)
 
 

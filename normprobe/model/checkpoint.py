@@ -166,7 +166,8 @@ def open_checkpoint(
             if not trust_remote_code:
                 refuse_kernels(raw, model)
             setup = inputs_file.over(family_file(raw)).setup
-            if (absent := _absent_code(raw, source)) and setup is None:
+            absent = _absent_code(raw, source) if trust_remote_code else ""
+            if absent and setup is None:
                 raise UnknownCode(
                     f"config.json of {model} names {absent} for its code (auto_map), and that is "
                     "not there",

@@ -180,21 +180,24 @@ class _Forward:
 def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     """See once, by the first batch, that rows enter the decoder alike in two forwards.
 
-    For what runs no further; what speaks against it becomes a doubt of the model.
+    And that no module runs before it which no stage shows. For what runs no further; what speaks
+    against it becomes a doubt of the model.
     """
     if model.entry_seen or not _may_differ(model.model):
         return
-    entered, first_layer = list[Tensor](), model.decoder_layers[0]
-    beside, ran = dict(_beside(model.model)), dict[str, str]()
+    model.entry_seen, beside = True, dict(_beside(model.model))
+    if model.forward_seen and not beside:  # its rows were compared behind the layers
+        return
+    entered, ran = list[Tensor](), set[str]()
+    first_layer = model.decoder_layers[0]
     for _ in range(2):
         handles = [on_input(first_layer, lambda state: entered.append(_sketch(state)))]
         for name, module in beside.items():
-            note = partial(ran.__setitem__, name, type(module).__name__)
-            handles.append(module.register_forward_hook(lambda *_, note=note: note()))
+            handles.append(before_call(module, lambda *_, name=name: ran.add(name)))
         with observing(model.model), attached(*handles):
             run_until(model.model, moved_to(model.model, inputs), entering=first_layer)
-    model.entry_seen = True
-    for name, kind in ran.items():
+    for name in sorted(ran):
+        kind = type(beside[name]).__name__
         model.add_doubt(
             f"{name} is a {kind} that is no module of the model to PyTorch: it runs, no stage "
             "shows its states, and another may stand for it; in prepare(model, processor) of an "

@@ -45,9 +45,9 @@ from normprobe.model.load.loading import (
     reads_ranges,
 )
 from normprobe.model.load.partial_load import build_on_meta, changed_buffers
-from normprobe.model.load.plan import LoadPlan, plan_for
-from normprobe.model.load.required_tensors import Needs, tensor_names
-from normprobe.model.load.weight_checks import loading_beside, other_values_doubt
+from normprobe.model.load.plan import LoadPlan, is_quantised, plan_for
+from normprobe.model.load.required_tensors import Needs
+from normprobe.model.load.weight_checks import loading_beside, unplaced_doubt
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import find_or_trace
@@ -184,13 +184,9 @@ class ModelSource(ABC):
             self._model = self._loaded(needs, device, runs)
             if runs:
                 self.prepared = self._prepared_model()
-                there = tensor_names(self._model) if self.plan and self.plan.unplaced else set()
-                if left := sorted({*(self.plan.unplaced if self.plan else ())} - there):
-                    said = (
-                        f"the files hold {len(left)} tensors for which the model has no place, such"
-                        f" as {left[0]}: what these do is not measured; where its code makes their "
-                        "modules later, do so in prepare(model, processor) of --inputs FILE.py"
-                    )
+                if self.plan is not None and self.plan.unplaced:
+                    plan = self.plan
+                    said = unplaced_doubt(plan.weights, plan.unplaced, self._model)
                     self.doubt = "; ".join(filter(None, [self.doubt, said]))
                 if self._inputs_file.forward is not None:
                     self._model = run_by(self._model, self._inputs_file.forward)
@@ -228,7 +224,6 @@ class ModelSource(ABC):
         if prepare is None:
             return []
         before, held = attention_in(model), _floating_dtypes(model)
-        loaded = {name for name, _ in model.named_parameters()}
         own = self._inputs_file.record.get("path")
         name = f"the inputs file {own or f'of {self._inputs_file.names}'}"
         try:
@@ -239,9 +234,6 @@ class ModelSource(ABC):
                     f"prepare() of {self._inputs_file.names} leaves weights in {', '.join(others)}"
                     f", the others are in {', '.join(sorted(held))}"
                 )
-            if self.plan is not None:
-                made = {n: w for n, w in model.named_parameters() if n not in loaded}
-                found.append(other_values_doubt(self.plan.weights, made))
             self.doubt = "; ".join(filter(None, [self.doubt, *found]))
         except NormprobeError:
             raise
@@ -471,7 +463,8 @@ class CheckpointSource(ModelSource):
                 shared=self.loading.device == TENSOR_PARALLEL,
             )
         doubts = [self.checkpoint.doubt, other_class_doubt(model)]
-        if self.loading.dtype == "float32" and (narrow := _floating_dtypes(model) - {"float32"}):
+        narrow = _floating_dtypes(model) - {"float32", "float64"}
+        if self.loading.dtype == "float32" and narrow and not is_quantised(self.checkpoint):
             doubts.append(
                 "float32 was asked for, and code of the model's own makes weights in "
                 f"{', '.join(sorted(narrow))}: numbers are those of rounded weights"

@@ -95,6 +95,19 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     assert str(tmp_path) in failure.value.remedy
 
 
+def test_a_type_of_transformers_needs_no_code_that_its_config_still_names(tmp_path: Path) -> None:
+    """As checkpoints whose type became one of transformers', copied without their code."""
+    tiny_model("llava").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    code = {"AutoConfig": "gone.Config", "AutoModelForImageTextToText": "gone.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"auto_map": code}))
+    opened = open_checkpoint(str(tmp_path))
+    assert type(opened.config).__name__ == "LlavaConfig"
+    assert type(build_on_meta(opened)).__name__ == "LlavaForConditionalGeneration"
+    with pytest.raises(NormprobeError, match=r"names gone\.py for its code \(auto_map\)"):
+        open_checkpoint(str(tmp_path), trust_remote_code=True)
+
+
 def test_the_class_that_auto_map_names_is_built(repository: Any, tmp_path: Path) -> None:
     """Magma's code registers another one, which transformers takes once it is imported."""
     del repository  # its cache of modules

@@ -330,10 +330,10 @@ def _by_hand(
     def number(pattern: re.Pattern[str]) -> int | None:
         return next((v for n, v in known if pattern.match(n) and type(v) is int), None)
 
-    token, rows, side = number(_ID), number(_ROWS), number(_SIDE)
-    if side is not None:  # of several the side of a slice, beside their number (M3D-LaMed)
-        named = next(n for n, v in known if _SIDE.match(n) and type(v) is int)
-        side = max(v for n, v in known if n == named and type(v) is int)
+    token, rows = number(_ID), number(_ROWS)
+    sides = [(n, v) for n, v in known if _SIDE.match(n) and type(v) is int]
+    # Of several the side of a slice, beside their number (M3D-LaMed).
+    side = max((v for n, v in sides if n == sides[0][0]), default=None)
     # A negative one is no word's: code that names it puts it for a picture, whatever else is said.
     token = next((v for n, v in known if _ID.match(n) and type(v) is int and v < 0), token)
     if side is None and (in_name := _SIDE_IN_NAME.search(str(settings))):

@@ -78,26 +78,34 @@ def loading_beside(model: nn.Module) -> Iterator[list[str]]:
         yield found
 
 
-def other_values_doubt(weights: WeightFiles, made: Mapping[str, torch.Tensor]) -> str:
-    """A doubt where weights that were made later have other values than the files hold for them.
+def unplaced_doubt(weights: WeightFiles, unplaced: Iterable[str], model: nn.Module) -> str:
+    """A doubt where files hold tensors for which a model had no place when it was loaded.
 
-    Towers of LLaVA's kin load their own weights late, and a trained one lies in the checkpoint
-    (ALLaVA).
+    It may still have none (Wings). Or ``prepare`` made weights of these names, of which some are
+    compared: towers of LLaVA's kin load their own, and a trained one lies in the files (ALLaVA).
     """
-    held = sorted(name for name in made if name in weights.file_of)
-    some = held[:: len(held) // _COMPARED + 1]
-    differ = []
+    there, doubts = dict(model.named_parameters()), list[str]()
+    left, made = [k for k in unplaced if k not in there], [k for k in unplaced if k in there]
+    if left:
+        doubts.append(
+            f"the model has no place for {len(left)} of the tensors in its files, such as "
+            f"{left[0]}: what these do is not measured; where its code makes their modules later, "
+            "do so in prepare(model, processor) of --inputs FILE.py"
+        )
+    here = weights.repository.path_here  # nothing is fetched for a look
+    made = [key for key in made if here(weights.file_of[key]) and not there[key].is_meta]
+    some, differ = made[:: len(made) // _COMPARED + 1], list[str]()
     for name, saved in weights.tensors(some).items():
-        ours, theirs = made[name].detach().cpu().double(), saved[...].double()
+        ours, theirs = there[name].detach().cpu().double(), saved[...].double()
         same = ours.shape == theirs.shape and (ours - theirs).norm() <= _CAST * theirs.norm()
         differ += [] if same else [name]
-    if not differ:
-        return ""
-    return (
-        f"the files of the checkpoint hold {len(held)} of the weights that prepare() made, and "
-        f"{len(differ)} of {len(some)} that were compared have other values there, such as "
-        f"{differ[0]}: what is measured is not what was trained"
-    )
+    if differ:
+        doubts.append(
+            f"the files hold {len(made)} of the weights that prepare() made, and {len(differ)} of "
+            f"{len(some)} that were compared have other values there, such as {differ[0]}: what is "
+            "measured is not what was trained"
+        )
+    return "; ".join(doubts)
 
 
 def refuse_unread(checkpoint: Checkpoint, model: nn.Module) -> None:

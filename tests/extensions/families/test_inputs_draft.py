@@ -302,7 +302,8 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     config = json.loads(Path("config.json").read_text())
     named = json.dumps(config | {"architectures": ["OtherForCausalLM"]})
     Path("config.json").write_text(named)
-    assert invoke(*asked[:-1], "other", "--data", "alone.jsonl").exit_code == 0
+    other = invoke(*asked[:-1], "other", "--data", "alone.jsonl")
+    assert other.exit_code == 0, other.output
     (doubt,) = load_run("other").record["doubts"]
     assert "the class OtherForCausalLM, and its code offers InsertingForCausalLM" in doubt
     Path("config.json").write_text(json.dumps(config))

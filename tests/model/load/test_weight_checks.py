@@ -272,7 +272,7 @@ def with_more(repository, tmp_path):
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (None, "hold 1 tensors for which the model has no place, such as layers.0.pool.weight"),
+        (None, "no place for 1 of the tensors in its files, such as layers.0.pool.weight: what"),
         ("fill_(0.5)", ""),
         ("fill_(0.4)", "1 of the weights that prepare() made, and 1 of 1 that were comp"),
         ("new_zeros(2)", "1 of the weights that prepare() made, and 1 of 1 that were comp"),
@@ -292,10 +292,13 @@ def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, m
     assert (told in doubts) if told else not doubts
     checkpoint = open_checkpoint(str(with_more), trust_remote_code=True)
     compared = inspected(checkpoint, {}).facts["weight files"]
-    assert "; it has no place for 1 others, such as layers.0.pool.weight" in compared
+    assert "; more for which it has no place: 1, such as layers.0.pool.weight" in compared
 
 
-def test_own_code_that_makes_other_floats_than_were_asked_for_is_in_doubt(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("made", "doubt"), [(torch.bfloat16, True), (torch.float64, False)])
+def test_own_code_that_makes_narrower_floats_than_were_asked_for_is_in_doubt(
+    made, doubt, tmp_path, monkeypatch
+):
     """As Nemotron's language model, which its code builds in bfloat16."""
     damaged(tmp_path)
     make_processor("llava").save_pretrained(tmp_path)
@@ -303,14 +306,14 @@ def test_own_code_that_makes_other_floats_than_were_asked_for_is_in_doubt(tmp_pa
 
     def narrow(self, config, **options):
         build(self, config, **options)
-        self.model.vision_tower.to(torch.bfloat16)
-        self.model.multi_modal_projector.to(torch.bfloat16)
+        self.model.vision_tower.to(made)
+        self.model.multi_modal_projector.to(made)
 
     monkeypatch.setattr(LlavaForConditionalGeneration, "__init__", narrow)
     for dtype in ("float32", "auto"):
         run = Probe(str(tmp_path), dtype=dtype).interface(tiny_inputs(model_of("llava")))
         told = " ".join(run.record.get("doubts", []))
-        assert ("float32 was asked for" in told) == (dtype == "float32")
+        assert ("float32 was asked for" in told) == (doubt and dtype == "float32")
 
 
 def test_experts_under_older_names_are_no_weights_that_lack(monkeypatch):
