@@ -68,8 +68,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
     from transformers import dynamic_module_utils
 
     root = tmp_path_factory.mktemp("remote-code")
+    # Tests before may have imported code from the cache that there was.
+    for name in [*sys.modules]:
+        if name.partition(".")[0] == "transformers_modules":
+            del sys.modules[name]
+    others = [place for place in sys.path if place != dynamic_module_utils.HF_MODULES_CACHE]
     with (
         patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(root / "modules")),
-        patch.object(sys, "path", [*sys.path, str(root / PACKAGES)]),
+        patch.object(sys, "path", [*others, str(root / PACKAGES)]),
     ):
         yield cache(lambda family: make_repository(family, root / family))

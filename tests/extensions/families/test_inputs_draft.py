@@ -2,8 +2,9 @@
 
 import ast
 import json
+import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,27 @@ from support.commands import invoke
 from support.flat import flat
 from support.plain_modules import PLACE, WIDTH, Inserting, made
 from support.remote_code.tokenizer import byte_tokenizer
-from transformers import CLIPImageProcessor, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    CLIPImageProcessor,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from normprobe import load_run
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_registered() -> Iterator[None]:
+    """A test that imports the package leaves it to others as it was: they run in any order."""
+    yield
+    sys.modules.pop("support.inserting_package", None)
+    CONFIG_MAPPING._extra_content.pop("inserting", None)
+    models = AutoModelForCausalLM._model_mapping._extra_content
+    for config in [config for config in models if config.__name__ == "InsertingConfig"]:
+        del models[config]
 
 
 def test_a_file_that_is_begun_measures_the_same(
