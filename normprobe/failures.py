@@ -229,8 +229,8 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
     if "same dtype" in what or "scalar type" in what:
         return NormprobeError(
             f"parts of {name} are of several dtypes: {what}",
-            "cast them to one in prepare(model, processor) of --inputs FILE.py, such as "
-            "model.PART.float(), where its code casts some",
+            "try the --dtype that its code casts to, or cast them to one in prepare(model, "
+            "processor) of --inputs FILE.py, such as model.PART.float()",
         )
     if outside := _outside_table(error):
         return NormprobeError(

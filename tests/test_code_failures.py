@@ -408,7 +408,7 @@ def test_a_reader_of_states_that_fails_is_no_fault_of_the_inputs() -> None:
         (
             "mat1 and mat2 must have the same dtype, but got Half and Float",
             "of several dtypes",
-            "model.PART.float()",
+            "try the --dtype that its code casts to, or cast them",
         ),
     ],
 )

@@ -522,6 +522,8 @@ def _kind_of(config: Any) -> str:
         return VISION_LANGUAGE if _has_vision_part(config) else LANGUAGE_MODEL
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return BARE_VISION_ENCODER
+    if _registers(config, "AutoModel") and _has_vision_part(config):  # VILA-U
+        return VISION_LANGUAGE
     raise NormprobeError(
         f"model type {config.model_type!r} is no vision-language model, vision encoder or "
         "language model of this transformers version",

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 from support.tiny_models import tiny_model
-from transformers import AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
@@ -143,6 +149,21 @@ def test_a_class_that_only_auto_model_offers_is_built_by_it() -> None:
     assert auto_class(VISION_LANGUAGE, config()) is AutoModel
     AutoModelForCausalLM.register(config, model)
     assert auto_class(VISION_LANGUAGE, config()) is AutoModelForCausalLM
+
+
+def test_a_config_with_a_tower_that_auto_model_takes_is_of_a_vision_language_model(
+    tmp_path: Path,
+) -> None:
+    """VILA-U's class is named neither in auto_map nor as one that writes text."""
+    config = type("SeeingConfig", (PretrainedConfig,), {"model_type": "seeing"})
+    model = type("Seeing", (PreTrainedModel,), {"config_class": config, "forward": lambda: None})
+    AutoConfig.register("seeing", config)
+    AutoModel.register(config, model)
+    config(architectures=["Seeing"], vision_tower_cfg="clip").save_pretrained(tmp_path)
+    assert open_checkpoint(str(tmp_path)).kind == VISION_LANGUAGE
+    config(architectures=["Seeing"]).save_pretrained(tmp_path)
+    with pytest.raises(NormprobeError, match="is no vision-language model"):
+        open_checkpoint(str(tmp_path))
 
 
 def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -> None:

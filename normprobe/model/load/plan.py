@@ -200,19 +200,26 @@ def plan_loading(
         f"{text}: the layers above are not read" for text in unread_layers(model, report)
     )
     notes = (*layers, *_dtype_notes(named, dtype), *_stored_notes(weights))
-    unplaced = () if is_native(model) else tuple(_unplaced(model, report["unexpected_keys"]))
+    unplaced = tuple(_unplaced(model, weights, report["unexpected_keys"]))
     return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes, unplaced=unplaced)
 
 
 #: Ends of the names of buffers that older code saved, and newer code makes.
-_MADE = ("inv_freq", "position_ids", "masked_bias", ".attn.bias", "num_batches_tracked")
+_MADE = ("inv_freq", "position_ids", "masked_bias", "num_batches_tracked")
 
 
-def _unplaced(model: nn.Module, unexpected: Iterable[str]) -> Iterator[str]:
-    """Of the keys that the loader has no place for those that the whole model has none for."""
+def _unplaced(model: nn.Module, weights: WeightFiles, unexpected: Iterable[str]) -> Iterator[str]:
+    """Of the keys that the loader has no place for those that the whole model has none for.
+
+    Types of transformers leave some out on purpose: of these nothing is said.
+    """
+    if is_native(model):
+        return
     names, prefix = tensor_names(model), f"{getattr(model, 'base_model_prefix', '')}."
     for key in sorted(unexpected):
-        if not {key, key.removeprefix(prefix), prefix + key} & names and not key.endswith(_MADE):
+        causal_mask = key.endswith(".bias") and len(weights.header(key).shape) == 4  # as GPT-2's
+        made = causal_mask or key.endswith(_MADE)
+        if not made and not {key, key.removeprefix(prefix), prefix + key} & names:
             yield key
 
 

@@ -264,6 +264,7 @@ def with_more(repository, tmp_path):
     folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
     weights = load_file(folder / "model.safetensors")
     more = {"layers.0.pool.weight": torch.full((3, 3), 0.5), "layers.1.inv_freq": torch.ones(2)}
+    more |= {"layers.0.attn.bias": torch.ones(1, 1, 4, 4)}  # a mask, as GPT-2's
     save_file(weights | more, folder / "model.safetensors", metadata={"format": "pt"})
     byte_tokenizer((), None).save_pretrained(folder)
     return folder
@@ -293,6 +294,14 @@ def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, m
     checkpoint = open_checkpoint(str(with_more), trust_remote_code=True)
     compared = inspected(checkpoint, {}).facts["weight files"]
     assert "; more for which it has no place: 1, such as layers.0.pool.weight" in compared
+
+
+def test_a_bias_of_one_row_is_no_mask(repository, tmp_path):
+    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    weights = load_file(folder / "model.safetensors") | {"layers.0.attn.bias": torch.ones(3)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    assert plan_loading(checkpoint, build_on_meta(checkpoint)).unplaced == ("layers.0.attn.bias",)
 
 
 @pytest.mark.parametrize(("made", "doubt"), [(torch.bfloat16, True), (torch.float64, False)])
