@@ -56,7 +56,7 @@ WHEEL := .venv-wheel
 # Tests start processes: each would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-4.57 test-versions image test-extras test-real test-engines test-lowest environments readme cost gpu types models loading-cost figures figure-references golden fast-set faults random-faults check \
+.PHONY: demo test test-slow test-all test-4.57 test-versions image test-extras test-real test-engines test-lowest environments readme cost gpu types models loading-cost figures figure-references golden fast-set faults random-faults check \
 	docs links columns atlas wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
@@ -65,11 +65,14 @@ demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
 test: $(READY)  ## the fast tests, some four minutes on two cores
 	$(BIN)/python .ci/fast_set.py test
 
-test-all: test  ## the slow tests too
+test-slow: test  ## the slow tests too, of those with many cases a share
+	$(BIN)/pytest --numprocesses 2 -m "slow and not further and not gpu and not network"
+
+test-all: test  ## every test
 	$(BIN)/pytest --numprocesses 2 -m "slow and not gpu and not network"
 
-test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57, slow tests too: some three minutes on two cores
-	$(OLDER)/bin/pytest --numprocesses 2 -m "not gpu and not network" $(OLDER_TESTS)
+test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57, slow tests as in test-slow: some three minutes on two cores
+	$(OLDER)/bin/pytest --numprocesses 2 -m "not further and not gpu and not network" $(OLDER_TESTS)
 
 test-versions: $(RELEASES:%=test-on-%)  ## the same on each of RELEASES, each with an environment of its own
 

@@ -9,7 +9,8 @@ records lie in .fast_set, which git ignores:
 2. `faults [BEGINNINGS]`: plants the faults of tests/faults.toml, and records which of the tests
    that they name fail.
 3. `choose`: a greedy cover, then a case of each function that is left, the cheapest first. Writes
-   tests/slow_tests.txt, the tests that are left out.
+   tests/slow_tests.txt, the tests that are left out, and tests/further_cases.txt: of which of these
+   functions one machine that runs everything, `.ci/run`, takes a share of the cases.
 
 A test with the marker `slow` is never chosen. One that is neither marked nor in the list is fast.
 """
@@ -17,6 +18,7 @@ A test with the marker `slow` is never chosen. One that is neither marked nor in
 import csv
 import ctypes
 import json
+import math
 import os
 import resource
 import sqlite3
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.forkserver import _forkserver  # type: ignore[attr-defined]
 from pathlib import Path
@@ -42,6 +44,7 @@ RECORDS = ROOT / ".fast_set"
 SETTINGS = RECORDS / "settings.ini"
 TIMES, LINES, KILLS = RECORDS / "times.csv", RECORDS / "lines.npz", RECORDS / "kills.json"
 CHOICE = ROOT / "tests/slow_tests.txt"
+SHARES = ROOT / "tests/further_cases.txt"
 #: A process that a test starts knows its name from pytest.
 RECORDED = """[run]
 source_pkgs = normprobe
@@ -75,6 +78,10 @@ SECONDS = 600.0
 QUICK = 0.1
 #: The share of the lines which any test reaches that the chosen ones have to reach.
 SHARE = 0.97
+#: What the slow cases of one function may take in `.ci/run`, in CPU seconds; beyond that every
+#: second, fourth, ... case runs there. Of what has no other test, such as blocks of the
+#: documentation, all run.
+CASES, WHOLE = 3.0, ("tests/docs/", "tests/test_faults.py")
 
 
 class Recorder:
@@ -269,6 +276,7 @@ def choose(_: Sequence[str]) -> None:
         f" {share:.1%} of {wanted:,} lines"
     )
     write_choice(tests, chosen)
+    write_shares(times, {tests[place] for place in np.flatnonzero(chosen)})
     if seconds[chosen].sum() > SECONDS:
         sys.exit(f"more than {SECONDS:.0f} CPU seconds: make tests cheaper, or raise SECONDS")
 
@@ -292,6 +300,20 @@ def write_choice(tests: Sequence[str], chosen: NDArray[np.bool_]) -> None:
             lines.append(name)
             lines += sorted(f"+ {tests[place]}" for place in places if chosen[place])
     CHOICE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def write_shares(times: dict[str, tuple[float, bool]], fast: Container[str]) -> None:
+    """A line a function whose slow cases take long: one of how many runs on each change.
+
+    Powers of two, so that functions of the same cases, such as model types, run the same of them.
+    """
+    slow = [test for test in times if test not in fast]
+    lines = []
+    for name, places in sorted(places_of([function_of(test) for test in slow]).items()):
+        share = sum(times[slow[place]][0] for place in places) / CASES
+        if len(places) > 1 and share > 1 and not name.startswith(WHOLE):
+            lines.append(f"{2 ** math.ceil(math.log2(share))} {name}")
+    SHARES.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def function_of(test: str) -> str:

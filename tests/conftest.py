@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
+from zlib import crc32
 
 import pytest
 
 #: Written by `make fast-set`.
 SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
+FURTHER_CASES = Path(__file__).parent / "further_cases.txt"
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -34,15 +36,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as slow what the choice of fast tests leaves out: functions, but for some cases."""
+    """Mark as slow what the choice of fast tests leaves out: functions, but for some cases.
+
+    Of functions whose cases take long, a share runs where one machine runs all (`.ci/run`).
+    """
     if config.pluginmanager.hasplugin("fast_set"):  # it chooses among all
         return
     lines = SLOW_TESTS.read_text(encoding="utf-8").splitlines()
     slow = {line for line in lines if not line.startswith("+ ")}
     kept = {line.removeprefix("+ ") for line in lines} - slow
+    shares = dict(line.split()[::-1] for line in FURTHER_CASES.read_text("utf-8").splitlines())
+    met = set()
     for item in items:
-        if item.nodeid.partition("[")[0] in slow and item.nodeid not in kept:
+        function, _, case = item.nodeid.partition("[")
+        if function in slow and item.nodeid not in kept:
             item.add_marker(pytest.mark.slow)
+        if function in shares and item.get_closest_marker("slow"):
+            # By its name: functions of the same cases run the same of them. The first always runs.
+            if function in met and crc32(case.encode()) % int(shares[function]):
+                item.add_marker(pytest.mark.further)
+            met.add(function)
 
 
 @pytest.fixture(autouse=True)

