@@ -87,6 +87,12 @@ _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worke
 #: What FSDP2 says where a part has run before the model that it belongs to.
 _ROOT_FIRST = "forward through the root module first"
 
+#: What torch says of operands of several float types, and not of several devices.
+_SEVERAL_DTYPES = re.compile(r"same dtype|scalar type|type \((?!torch\.)\S+ should be the same")
+
+#: What Python says of arguments that a module was not written for.
+_OTHER_CALL = re.compile(r"(\w+)\.forward\(\) (?:got an unexpected keyword|missing \d+ required)")
+
 #: What code raises that does not fit its libraries.
 _OF_VERSIONS = (ImportError, NameError, AttributeError, TypeError, NotImplementedError)
 
@@ -226,7 +232,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             f"a part of {name} holds no weights: {what}",
             f"where its code keeps it in a plain list or adds it later, {_PREPARED}",
         )
-    if "same dtype" in what or "scalar type" in what:
+    if _SEVERAL_DTYPES.search(what):
         return NormprobeError(
             f"parts of {name} are of several dtypes: {what}",
             "try the --dtype that its code casts to, or cast them to one in prepare(model, "
@@ -238,6 +244,9 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             "pass ids of its own tokenizer; an id that stands for a picture has to be one that its "
             "forward replaces",
         )
+    inner = _OTHER_CALL.match(what)
+    if inner and inner[1] != name and _holds_class_of_transformers(model, inner[1]):
+        return code_failure(error, name, version_of(model))
     if runs_own_code(model):
         if isinstance(error, _OF_VERSIONS) and not _is_of_inputs(error):
             failed = code_failure(error, name, version_of(model))
@@ -257,6 +266,13 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
         f"{name} fails on these inputs: {what}",
         f"{check}, or try --batch-size 1; NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
     )
+
+
+def _holds_class_of_transformers(model: Any, name: str) -> bool:
+    """Whether code of its own calls a part that transformers has."""
+    kinds = {type(module) for module in model.modules()}
+    found = any(k.__name__ == name and k.__module__.startswith("transformers.") for k in kinds)
+    return found and not is_native(model)
 
 
 def _is_of_inputs(error: BaseException) -> bool:

@@ -382,7 +382,9 @@ def bridge_post_init(model_class: Any) -> None:
     @wraps(finish)
     def bridge_and_finish(self: Any) -> None:
         bridge_tied_keys(self)
+        bridge_rotary_modules(self)
         finish(self)
+        bridge_nested_ties(self)
 
     initialise = model_class.init_weights
 
@@ -430,6 +432,18 @@ def bridge_tied_keys(model: Any) -> None:
         model._tied_weights_keys = {key: f"{source}.weight" for key in held}
     else:
         model._tied_weights_keys = {}
+
+
+def bridge_nested_ties(model: Any) -> None:
+    """Weights of a model inside a plain module are tied as it says itself (StarVector).
+
+    Transformers 5 asks the children of a model, and no further.
+    """
+    for name, module in list(model.named_modules())[1:]:
+        for tied, source in getattr(module, "all_tied_weights_keys", {}).items():
+            if f"{name}.{tied}" not in model.all_tied_weights_keys:
+                _note("nested ties")
+                model.all_tied_weights_keys[f"{name}.{tied}"] = f"{name}.{source}"
 
 
 def bridge_building(model_class: Any) -> None:
@@ -658,6 +672,14 @@ def bridge_default_rope(module: Any) -> None:
     functions = getattr(module, "ROPE_INIT_FUNCTIONS", None)
     if isinstance(functions, dict) and "default" not in functions:
         module.ROPE_INIT_FUNCTIONS = {**functions, "default": _plain_rope}
+
+
+def bridge_rotary_modules(model: Any) -> None:
+    """Transformers 5 asks plain rotary tables for a method that theirs have (PaddleOCR-VL)."""
+    for module in model.modules():
+        asked = "RotaryEmbedding" in type(module).__name__ and hasattr(module, "original_inv_freq")
+        if asked and not hasattr(module, "compute_default_rope_parameters"):
+            module.compute_default_rope_parameters = _plain_rope
 
 
 def _plain_rope(

@@ -410,6 +410,11 @@ def test_a_reader_of_states_that_fails_is_no_fault_of_the_inputs() -> None:
             "of several dtypes",
             "try the --dtype that its code casts to, or cast them",
         ),
+        (
+            "Input type (c10::BFloat16) and bias type (float) should be the same",
+            "of several dtypes",
+            "try the --dtype that its code casts to, or cast them",
+        ),
     ],
 )
 def test_what_a_part_lacks_is_no_fault_of_the_inputs(message: str, told: str, remedy: str) -> None:
@@ -427,6 +432,33 @@ def test_what_a_part_lacks_is_no_fault_of_the_inputs(message: str, told: str, re
             run_until(Holding(), {"x": torch.ones(1)})
         assert remedy in raised.value.remedy
         assert "4.31" not in str(raised.value)
+
+
+@pytest.mark.parametrize("of_transformers", [True, False])
+def test_a_part_of_transformers_that_is_called_in_an_older_way_is_of_another_version(
+    of_transformers: bool,
+) -> None:
+    """AuroraCap, which asks its CLIP tower for ``return_dict``."""
+
+    class Tower(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    class Calling(nn.Module):
+        config = transformers.PretrainedConfig(transformers_version="4.36.0")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.tower = Tower()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise TypeError("Tower.forward() got an unexpected keyword argument 'return_dict'")
+
+    Calling.__module__ = "team.modeling"
+    Tower.__module__ = "transformers.models.tower" if of_transformers else "team.tower"
+    told = "written for transformers 4.36.0" if of_transformers else "fails on these inputs"
+    with pytest.raises(NormprobeError, match=told):
+        run_until(Calling(), {"x": torch.ones(1)})
 
 
 def test_an_attribute_that_a_bridge_looks_for_is_the_models() -> None:

@@ -509,3 +509,38 @@ def test_a_tied_name_that_no_weight_has_is_passed_over() -> None:
     model.config.tie_word_embeddings = True
     remote_code_bridges.bridge_tied_keys(model)
     assert model._tied_weights_keys == {"lm_head.weight": "model.embed_tokens.weight"}
+
+
+def test_weights_of_a_model_inside_a_plain_module_stay_tied() -> None:
+    """StarVector's head, which no file holds: transformers 5 asks the children of a model alone."""
+    inner = tiny_model("llama")
+    inner.all_tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    outer = nn.Module()
+    outer.holder = nn.ModuleDict({"language": inner})
+    outer.all_tied_weights_keys = {"a": "b"}
+    remote_code_bridges.bridge_nested_ties(outer)
+    name = "holder.language"
+    assert outer.all_tied_weights_keys == {
+        "a": "b",
+        f"{name}.lm_head.weight": f"{name}.model.embed_tokens.weight",
+    }
+
+
+def test_a_plain_rotary_module_has_the_method_that_its_loader_asks_for() -> None:
+    """Code of PaddleOCR-VL has the type ``default``, and keeps its table twice."""
+
+    class RotaryEmbedding(nn.Module):
+        original_inv_freq = torch.zeros(2)
+
+    class Scaled(RotaryEmbedding):
+        compute_default_rope_parameters = "its own"
+
+    rotary = RotaryEmbedding()
+    Scaled.__name__ = "ScaledRotaryEmbedding"
+    model = nn.ModuleList([rotary, Scaled(), nn.Linear(1, 1)])
+    remote_code_bridges.bridge_rotary_modules(model)
+    config = LlamaConfig(hidden_size=8, num_attention_heads=2)
+    config.rope_theta = 100.0
+    frequencies, factor = rotary.compute_default_rope_parameters(config)
+    assert frequencies.tolist() == pytest.approx([1.0, 0.1]) and factor == 1.0
+    assert model[1].compute_default_rope_parameters == "its own"

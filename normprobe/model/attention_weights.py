@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -51,7 +51,9 @@ def attention_in(module: nn.Module) -> set[str]:
 
 
 def _by_config(module: nn.Module) -> set[str]:
-    config: Any = getattr(module, "config", None)
+    config: Any = None
+    with suppress(Exception):  # a property of code of its own may raise anything (LLaVA-Rad)
+        config = getattr(module, "config", None)
     name = getattr(config, "_attn_implementation", None)
     return {name} if isinstance(name, str) else set()
 

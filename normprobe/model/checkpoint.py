@@ -1,5 +1,6 @@
 """Opens what a user names as MODEL: the bundled specimen, a local folder or a hub id."""
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -87,6 +88,12 @@ class Checkpoint:
     def own_code(self) -> bool:
         """Whether the code of the model is not that of transformers."""
         return is_own_code(self.config)
+
+    @property
+    def keywords_of_class(self) -> dict[str, Any]:
+        """Those that its class takes, a copy; other names of tensors are for the loader."""
+        named = {name: value for name, value in self.keywords.items() if name != "key_mapping"}
+        return copy.deepcopy(named)
 
     @property
     def is_bounded(self) -> bool:
@@ -179,7 +186,7 @@ def open_checkpoint(
             elif setup != inputs_file.setup:
                 raise _not_trusted(model)
             if setup is not None:
-                _set_up(setup, inputs_file, raw)
+                _set_up(setup, inputs_file, raw, trust_remote_code)
         if _is_bounded(source, trust_remote_code) and config_file is not None:
             build = partial(_build, config_file.parent.absolute(), kind)
             what = f"building what config.json of {model} asks for"
@@ -192,6 +199,7 @@ def open_checkpoint(
             if absent:  # what setup() imported has it
                 config.auto_map = {}
             config = _that_reads(config)
+            config.name_or_path = source  # a class that reads its config by itself leaves it empty
             if not is_own_code(config):
                 refuse_original_llava(model, config_file)
             if trust_remote_code:
@@ -354,7 +362,9 @@ def _absent_code(raw: Mapping[str, Any], folder: str) -> str:
     return ""
 
 
-def _set_up(setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str, Any]) -> None:
+def _set_up(
+    setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str, Any], trusted: bool
+) -> None:
     """Let an inputs file import what it needs."""
     try:
         setup()
@@ -369,6 +379,8 @@ def _set_up(setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str
                 f"its config is of transformers {written_for}, and the code that it imports may "
                 f"need that: {other_version(written_for)}"
             )
+        if in_package and not missing_packages(error) and not trusted:
+            way = f"pass --trust-remote-code, which bridges what transformers changed; else {way}"
         raise NormprobeError(
             f"setup() of {file} fails: {type(error).__name__}: {first_line(error)}", way
         ) from error

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from normprobe.hooks import (
     PROJECTED_STATE,
@@ -125,6 +126,9 @@ def _norms_outside(model: MeasuredModel) -> list[tuple[str, nn.Module]]:
         blocks += [] if found is None else [*found.module.children()]
     inside = {norm for block in blocks for norm in norms_of(block)}
     norms = {*norms_of(model.model)} - inside
+    # What reads tokens and width at once, or a batch, makes no row equal to another (StarVector).
+    norms = {each for each in norms if len(getattr(each, "normalized_shape", (0,))) == 1}
+    norms = {each for each in norms if not isinstance(each, _BatchNorm)}
     return [(name, each) for name, each in model.model.named_modules() if each in norms]
 
 

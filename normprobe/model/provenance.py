@@ -141,7 +141,8 @@ class Provenance:
                 raise NormprobeError(
                     f"the prompts hold {placeholders} image placeholders, and the inputs no "
                     f"pixels: received {', '.join(inputs)}",
-                    "pass all that the processor returns for the images, or prompts without them",
+                    "pass all that the processor returns for the images, or prompts without them; "
+                    f"where an object holds the pixels, say which rows are theirs: {VISUAL_MASK}",
                 )
             return groups
         if marked is None and not placeholders and not (groups == TOKEN_GROUPS.index(VIDEO)).any():

@@ -141,6 +141,16 @@ def test_the_class_that_auto_map_names_is_built(repository: Any, tmp_path: Path)
         assert type(model).__name__ == "NamedForCausalLM"
 
 
+def test_code_of_a_repository_is_found_again_beside_a_setup(repository: Any) -> None:
+    """Its class reads the config by itself then, which says not where it comes from."""
+    folder = str(repository("buffers"))
+    for _ in range(2):  # the class is known the second time
+        file = InputsFile(setup=lambda: None)
+        opened = open_checkpoint(folder, trust_remote_code=True, inputs_file=file)
+        assert opened.config.name_or_path == folder
+        build_on_meta(opened)
+
+
 def test_a_class_that_only_auto_model_offers_is_built_by_it() -> None:
     """VILA registers no causal language model."""
     config = type("AloneConfig", (PretrainedConfig,), {"model_type": "alone"})

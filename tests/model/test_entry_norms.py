@@ -111,6 +111,20 @@ def test_a_norm_behind_the_projection_is_found(norm, said: str) -> None:
     assert "by construction" not in str(run.verdict)
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm, lambda shape: nn.BatchNorm1d(shape[0])])
+def test_a_norm_over_tokens_and_width_makes_no_row_equal(norm) -> None:
+    """As StarVector's, which cannot take one row either."""
+    model = deepcopy(model_of("llava"))
+    inputs = tiny_inputs(model, 2)
+    projector = model.model.multi_modal_projector
+    shapes: list[torch.Size] = []
+    handle = projector.linear_2.register_forward_hook(lambda *told: shapes.append(told[2].shape))
+    model(**inputs)
+    handle.remove()
+    projector.linear_2 = Normed(projector.linear_2, norm(shapes[0][1:]).eval())
+    assert str(found_of(model, inputs)["visual"]) == "none"
+
+
 def test_interface_says_where_the_ratio_is_by_construction() -> None:
     if not is_line_5():
         pytest.skip("another line of transformers")

@@ -224,13 +224,17 @@ def guesses(model: nn.Module, names: dict[int, str]) -> dict[str, str]:
     }
 
 
+_POSITIONS = re.compile(r"wpe|position|pos_?emb", re.IGNORECASE)
+
+
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
     """The name of the largest module of a kind: the best candidate for a part.
 
-    Of lists those whose blocks hold others: heads of a detector are none (Groma). What the vision
-    side holds is taken where there is nothing else.
+    Of lists those whose blocks hold others: heads of a detector are none (Groma). Tables of
+    positions, and what the vision side holds, are taken where there is nothing else.
     """
     found = [module for module in model.modules() if isinstance(module, kind)]
+    found = [each for each in found if not _POSITIONS.search(names[id(each)])] or found
     found = [each for each in found if _holds_blocks(each)] or found
     seen = tuple(f"{name}." for name in vision_modules(model))
     found = [each for each in found if not f"{names[id(each)]}.".startswith(seen)] or found

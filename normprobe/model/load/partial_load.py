@@ -42,7 +42,7 @@ def build_on_meta(checkpoint: Checkpoint) -> nn.Module:
             lambda: auto_class(checkpoint.kind, config).from_config(
                 config,
                 trust_remote_code=checkpoint.trust_remote_code,
-                **copy.deepcopy(dict(checkpoint.keywords)),
+                **checkpoint.keywords_of_class,
             ),
             keeps_buffers=checkpoint.own_code,
         )
@@ -200,7 +200,7 @@ def _hide(
         if parameter is not None and f"{prefix}{name}" in unneeded
     )
     for owner, kind, name in hidden:
-        if owner is module:
+        if owner is module and getattr(module, kind)[name] is not None:
             _move_out(module, kind, name)
 
 
@@ -286,7 +286,7 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int)
                 config,
                 trust_remote_code=checkpoint.trust_remote_code,
                 dtype=next(floats, torch.get_default_dtype()),
-                **copy.deepcopy(dict(checkpoint.keywords)),
+                **checkpoint.keywords_of_class,
             )
     except Exception as error:  # whatever foreign code does while it is built
         raise _unknown(checkpoint, needed_for, first_line(error)) from error

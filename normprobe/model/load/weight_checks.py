@@ -5,7 +5,7 @@ silence, and casts an 8-bit table without its scales.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
@@ -78,13 +78,16 @@ def loading_beside(model: nn.Module) -> Iterator[list[str]]:
         yield found
 
 
-def unplaced_doubt(weights: WeightFiles, unplaced: Iterable[str], model: nn.Module) -> str:
+def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Module) -> str:
     """A doubt where files hold tensors for which a model had no place when it was loaded.
 
     It may still have none (Wings). Or ``prepare`` made weights of these names, of which some are
     compared: towers of LLaVA's kin load their own, and a trained one lies in the files (ALLaVA).
     """
     there, doubts = dict(model.named_parameters()), list[str]()
+    # A tower was the ``vision_model`` of the model around it, which became the tower.
+    now = {key: key.replace(".vision_model.", ".") for key in unplaced}
+    there |= {key: there[name] for key, name in now.items() if name in there}
     left, made = [k for k in unplaced if k not in there], [k for k in unplaced if k in there]
     if left:
         doubts.append(

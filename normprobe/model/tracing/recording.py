@@ -302,7 +302,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
         for item in value:
             yield from tensors(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from tensors(vars(value))
+        yield from tensors([getattr(value, each.name, None) for each in dataclasses.fields(value)])
 
 
 def _sketches(values: Any) -> list[Sketch]:

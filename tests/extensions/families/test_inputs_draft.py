@@ -106,6 +106,10 @@ def test_a_setup_whose_package_fails_names_the_version(
     told = invoke(*command).stderr
     assert "cannot import name '_expand_mask'" in told
     assert "its config is of transformers 4.28.1, and the code that it imports may need" in told
+    # Volcano's: what fails is bridged where the code is trusted.
+    untrusted = ("layers", "specimen", "--inputs", "inputs.py")
+    told = invoke(*untrusted).stderr
+    assert "pass --trust-remote-code, which bridges what transformers changed; else" in told
     Path("inputs.py").write_text("def setup():\n    undefined\n")
     assert "mend the file" in invoke(*command).stderr
 

@@ -64,3 +64,12 @@ def test_heads_of_a_detector_are_no_candidate_for_decoder_layers() -> None:
     assert largest(model, nn.ModuleList, names) == "layers"
     del model["layers"]
     assert largest(model, nn.ModuleList, names) == "heads"
+
+
+def test_a_table_of_positions_is_no_candidate_for_words() -> None:
+    """However large (StarVector, whose tests' vocabulary is small)."""
+    model = nn.ModuleDict({"wpe": nn.Embedding(9, 2), "wte": nn.Embedding(5, 2)})
+    names = {id(module): name for name, module in model.named_modules()}
+    assert largest(model, nn.Embedding, names) == "wte"
+    del model["wte"]
+    assert largest(model, nn.Embedding, names) == "wpe"

@@ -114,6 +114,37 @@ def test_what_is_loaded_equals_a_full_load(model_type: str, tmp_path: Path) -> N
             )
 
 
+@pytest.mark.parametrize("needs", NEEDED)
+def test_modules_that_code_keeps_twice_are_loaded_once(
+    needs: Needs, repository: Any, tmp_path: Path
+) -> None:
+    """As PaddleOCR-VL's head, which holds the decoder too."""
+    del repository  # its cache of modules
+    full = model_of("llava")
+    full.save_pretrained(tmp_path)
+    (tmp_path / "twice.py").write_text(
+        "from torch import nn\n"
+        "from transformers import LlavaForConditionalGeneration\n"
+        "class Twice(LlavaForConditionalGeneration):\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__(config)\n"
+        "        self.again = nn.ModuleList([self.model, self.lm_head])\n"
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    auto_map = {"AutoModelForImageTextToText": "twice.Twice"}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"auto_map": auto_map}))
+    checkpoint = open_checkpoint(str(tmp_path), trust_remote_code=True)
+    plan = plan_for(needs, checkpoint)
+    assert plan.keys is not None, plan.because
+    held, values = loaded(load_model(checkpoint, plan, device="cpu")), loaded(full)
+    assert held
+    for name, tensor in held.items():
+        once = name.replace("again.0.", "model.").replace("again.1.", "lm_head.")
+        assert torch.equal(tensor, values[once])
+    layers = "model.language_model.layers."
+    assert any(name.startswith(layers) for name in held) == (needs is forward_to_last_layer)
+
+
 def test_memory_that_was_never_filled_is_no_weight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from transformers import LlavaForConditionalGeneration
 
 from normprobe import Probe, find_parts
 from normprobe.errors import NormprobeError
+from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load import weight_checks
@@ -294,6 +295,40 @@ def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, m
     checkpoint = open_checkpoint(str(with_more), trust_remote_code=True)
     compared = inspected(checkpoint, {}).facts["weight files"]
     assert "; more for which it has no place: 1, such as layers.0.pool.weight" in compared
+
+
+def test_names_that_a_readme_maps_are_those_of_the_loader(repository, tmp_path):
+    """Step3-VL's: its class does not take the map, ``from_pretrained`` does."""
+    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    weights = load_file(folder / "model.safetensors")
+    renamed = {name.replace("layers.", "blocks."): weight for name, weight in weights.items()}
+    assert renamed.keys() != weights.keys()
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    file = InputsFile(keywords={"key_mapping": {r"^blocks\.": "layers."}})
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
+    model = load_model(checkpoint, device="cpu")
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, weights[name])
+
+
+@pytest.mark.parametrize(("value", "differs"), [(0.5, False), (0.4, True)])
+def test_a_tower_that_became_its_own_model_has_its_place(repository, tmp_path, value, differs):
+    """Volcano's files hold a tower as ``vision_model``, which transformers 5 has no more."""
+    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    weights = load_file(folder / "model.safetensors")
+    more = {"layers.0.vision_model.pool.weight": torch.full((3, 3), 0.5)}
+    save_file(weights | more, folder / "model.safetensors", metadata={"format": "pt"})
+    byte_tokenizer((), None).save_pretrained(folder)
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import torch\ndef prepare(model, processor):\n"
+        "    pool = model.layers[0].pool = torch.nn.Linear(3, 3, bias=False)\n"
+        f"    pool.weight = torch.nn.Parameter(torch.full((3, 3), {value}))\n"
+    )
+    run = Probe(str(folder), trust_remote_code=True, inputs=str(mine)).layers(IDS)
+    doubts = " ".join(run.record.get("doubts", []))
+    assert ("1 of 1 that were compared have other values" in doubts) == differs
+    assert "no place" not in doubts
 
 
 def test_a_bias_of_one_row_is_no_mask(repository, tmp_path):

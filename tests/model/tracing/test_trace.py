@@ -1,6 +1,7 @@
 """A trace of the tiny models: the parts it finds, the model after it, and its memory."""
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from transformers import BatchFeature
 
 from normprobe import NormprobeError, find_parts
 from normprobe.model.tracing.observation import other_pixels, other_words
-from normprobe.model.tracing.recording import record, sketch, watched
+from normprobe.model.tracing.recording import record, sketch, tensors, watched
 from normprobe.model.tracing.trace import find_or_trace, trace_parts, traced_example, verify
 
 
@@ -286,3 +287,15 @@ def test_the_vision_side_of_a_dual_encoder_runs_alone(model_type):
     traced = traced_example(model, parts, tiny_inputs(model))
     assert verify(parts, traced)["agree"].all()
     assert model.get_submodule(traced.encoder_layers)
+
+
+def test_tensors_of_a_dataclass_with_slots_are_found() -> None:
+    """Isaac's stream of events."""
+
+    @dataclass(slots=True)
+    class Event:
+        data: torch.Tensor
+        begins: float = 0.0
+
+    data = torch.ones(2)
+    assert [*tensors([Event(data)])] == [data]
