@@ -227,7 +227,7 @@ def open_checkpoint(
         gguf=gguf,
         keywords=inputs_file.keywords,
         bridges=bridges,
-        doubt=_class_doubt(raw, config),
+        doubt="; ".join(filter(None, [_class_doubt(raw, config), _scaling_doubt(config)])),
     )
 
 
@@ -248,6 +248,27 @@ def _class_doubt(raw: Mapping[str, Any], config: Any) -> str:
         f"config.json names the class {names[0]}, which transformers {transformers.__version__} "
         f"does not have: measured as its own of the type {config.model_type!r}, whose forward may "
         "be another; where a package has it, import it in setup() of an --inputs file"
+    )
+
+
+def _scaling_doubt(config: Any) -> str:
+    """A doubt where rows of images enter a Gemma or Gemma 2 decoder otherwise than it was trained.
+
+    Transformers 4 multiplies all rows that enter by the root of the width, 5 those of words alone
+    (LLaVA-Gemma). PaliGemma's class makes up for it.
+    """
+    from normprobe.versions import is_line_5
+
+    text, written = config.get_text_config(), str(getattr(config, "transformers_version", ""))
+    gemma = any(kind.__name__ in ("GemmaConfig", "Gemma2Config") for kind in type(text).__mro__)
+    alone = text is config and not is_own_code(config)
+    makes_up = config.model_type in ("paligemma", "colpali") and not is_own_code(config)
+    if not (gemma and is_line_5() and written.startswith("4.")) or alone or makes_up:
+        return ""
+    return (
+        f"transformers 4 multiplies all rows that enter its decoder by sqrt({text.hidden_size}), 5 "
+        f"those of words alone, and config.json was written by {written}: visual rows may be "
+        f"{text.hidden_size**0.5:.0f} x louder in what was trained. {other_version('4.57.6')}"
     )
 
 
