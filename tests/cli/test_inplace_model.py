@@ -132,7 +132,9 @@ def test_an_image_that_is_left_out_is_told(model_and_inputs: tuple[Any, dict[str
         probe_layers(model, inputs, named={**NAMES, "image_token_ids": (-1,)})
 
 
-def test_inspect_calls_it_no_language_model(run: Run, repository: Repository) -> None:
+def test_inspect_calls_it_no_language_model(
+    run: Run, repository: Repository, tmp_path: Path
+) -> None:
     folder = repository("inplace")
     result = run("inspect", folder, TRUST)
     option = "add --part vision_encoder=NAME --part projector=NAME"
@@ -142,6 +144,11 @@ def test_inspect_calls_it_no_language_model(run: Run, repository: Repository) ->
     result = run("inspect", folder, TRUST, *named, "--part=image_token_ids=-1")
     assert result.exit_code == 0, result.output
     assert "vision-language model" in result.stdout
+    mine = tmp_path / "mine.py"  # a file may name other parts: what is typed wins
+    mine.write_text(f"parts = {{'projector': {NAMES['vision_encoder']!r}}}\n")
+    typed = (*named, "--part=image_token_ids=-1", "--inputs", mine, "--format", "json")
+    found = json.loads(run("inspect", folder, TRUST, *typed).stdout)
+    assert {row["part"]: row["name"] for row in found["parts"]}["projector"] == NAMES["projector"]
     result = run("layers", folder, TRUST, "--part", "kind=vision-encoder")
     assert_two_lines(result, "vision encoder", f"normprobe interface {folder} {TRUST}")
 

@@ -75,3 +75,16 @@ def test_a_name_that_no_file_can_have_is_a_bad_row(folder):
     data = open_data(str(write_lines(folder / "a.json", whole)), skip_bad=True)
     assert [sample.id for sample in data] == ["referring/80"]
     assert "cannot be read" in data.bad.skipped[0].reason
+
+
+def test_an_expression_of_several_boxes_is_a_bad_row(folder):
+    """As "the two dogs" of gRefCOCO."""
+    references = [
+        {"ref_id": 1, "ann_id": 70, "sentences": [{"sent_id": 5, "sent": "red cup"}]},
+        {"ref_id": 2, "ann_id": [70, 80], "sentences": [{"sent_id": 9, "sent": "both"}]},
+    ]
+    write_lines(folder / "instances.json", coco())
+    path = write_lines(folder / "grefs(unc).json", references)
+    data = open_data(str(path), skip_bad=True)
+    assert [sample.id for sample in data] == ["referring/5"]
+    assert len(data.bad.skipped) == 1

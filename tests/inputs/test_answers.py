@@ -165,3 +165,14 @@ def test_a_batch_with_answers_is_the_samples_with_theirs(model_type, padding):
             expected = model(**alone).logits[0, first[0] - 1 :]
             found = model(**made).logits[row, start - 1 : end]
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_positions_go_on_where_inputs_are_nested():
+    """As MiniCPM-V's, inside ``data``."""
+    ids = torch.tensor([[5, 6, 7]])
+    held = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": ids - 5}
+    made, starts = with_tokens({"data": held}, [[8, 9]], "minicpmv")
+    assert starts == [3]
+    assert made["data"]["input_ids"].tolist() == [[5, 6, 7, 8, 9]]
+    assert made["data"]["attention_mask"].tolist() == [[1] * 5]
+    assert made["data"]["position_ids"].tolist() == [[0, 1, 2, 3, 4]]

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, find_parts, probe_layers, schema
 from normprobe.inputs.on_device import with_other_pixels
+from normprobe.model import provenance
 from normprobe.model.measured_model import MeasuredModel
 
 BY_HAND = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
@@ -679,3 +680,9 @@ def test_learned_rows_that_no_other_may_see_are_no_padding(padded: bool) -> None
     learned = np.full((2, 1), schema.STRUCTURAL, dtype="<U16")
     assert_right(module, inputs, np.concatenate([learned, groups], 1), run.table)
     assert "doubts" not in run.record
+
+
+def test_a_mask_of_floats_places_rows_as_one_of_whole_numbers_does() -> None:
+    padded = torch.tensor([[1.0, 1.0, 0.0]])
+    assert not provenance._is_signal("attention_mask", padded)
+    assert provenance._is_signal("pixel_values", padded)

@@ -7,7 +7,7 @@ from support.pictured import loaded, sample
 
 from normprobe import NormprobeError
 from normprobe.inputs.on_device import inputs_for
-from normprobe.model.tower_join import TowerClasses
+from normprobe.model.tower_join import TowerClasses, _owners
 
 
 def test_the_loudest_behind_the_block_that_is_read():
@@ -41,3 +41,10 @@ def test_where_tokens_cannot_be_followed_back_there_is_no_class():
     with pytest.raises(NormprobeError, match="have no class: its projector mixes rows") as told:
         TowerClasses(model).of(inputs)
     assert "--do freeze is done to all" in told.value.remedy
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 9])
+def test_each_of_some_tokens_has_a_number_of_its_own(tokens):
+    state = torch.randn(tokens, 4, requires_grad=True)
+    order = torch.randperm(tokens)
+    assert _owners(state[order] * 2.0, [state]).tolist() == order.argsort().tolist()

@@ -117,3 +117,10 @@ def test_rows_without_a_metric_have_no_say_in_it() -> None:
     assert cells["layer"].tolist() == [0, 1]
     assert np.isnan(numbers["cosine"]["mean"][0])
     assert numbers["cosine"]["mean"][1] == pytest.approx(values[1].mean(), rel=1e-12)
+
+
+def test_a_histogram_holds_the_tokens_that_have_a_value_of_its_metric() -> None:
+    """A state of zeros has a norm and no direction."""
+    columns = statistics_of(np.array([[0.0, 2.0, 4.0], [np.nan, 0.5, 0.25]]), METRICS)
+    assert sum(columns["norm_counts"]) == 3
+    assert sum(columns["cosine_counts"]) == columns["cosine_tokens"] == 2

@@ -28,6 +28,7 @@ from normprobe import NormprobeError, Watch, align_norms, find_parts, load_run, 
 from normprobe.data.data_set import open_data
 from normprobe.extensions.training.measure import ForwardReader, _sampled
 from normprobe.model.load.required_tensors import everything
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.runs.run_folder import RunFolder
 from normprobe.tidy import select
 
@@ -888,3 +889,18 @@ def test_impossible_options_are_errors(options: dict[str, Any], message: str) ->
 def test_a_model_without_decoder_layers_is_an_error_before_the_training() -> None:
     with pytest.raises(NormprobeError, match="decoder"):
         watch(tiny_model("clip_vision_model"), output=None)
+
+
+def test_a_state_that_is_changed_between_two_layers_is_what_enters_the_next() -> None:
+    """As DeepStack adds features to visual rows."""
+    model = tiny_model("llava")
+    batch = MeasuredModel(model, find_parts(model), SPECIAL_IDS).batch(tiny_inputs(model, 1))
+    state = batch.model.decoder_input(tiny_inputs(model, 1))
+    reader = ForwardReader(batch)
+    reader.enter(state)
+    left = state * 2.0
+    reader.leave(1, left)
+    left.add_(1.0)
+    reader.enter(left)
+    reader.leave(2, left * 2.0)
+    assert not reader.skipped

@@ -14,6 +14,7 @@ from normprobe.measurements.layers.massive import (
     dimensions_table,
     massive_findings,
     massive_table,
+    massive_tokens_table,
     terminal_legend,
 )
 from normprobe.measurements.layers.watchers import MassiveActivations
@@ -156,6 +157,25 @@ def test_a_sample_of_zeros_names_no_dimension() -> None:
     table = dimensions_table(rows)
     assert table["dimension"].tolist() == [3, 7]
     np.testing.assert_allclose(table["share"], [0.5, 0.2])
+
+
+def test_massive_tokens_without_an_id_are_named_by_their_place() -> None:
+    """Rows that forward inserts are no words."""
+    numbers = ("massive_mean", "peak_max", "peak_to_sequence_median_max")
+    rows = pd.DataFrame(
+        {
+            "sample_id": ["a", "b"],
+            "layer": 2,
+            "group": VISUAL,
+            **dict.fromkeys((*numbers, "at_peak_to_token_median", "at_peak_share"), 1.0),
+            "at_peak_id": np.nan,
+            "at_peak_position": 4.0,
+            "at_peak_dimension": 7.0,
+        }
+    )
+    table = massive_tokens_table(rows, str)
+    assert table[["position", "dimension", "samples"]].to_numpy().tolist() == [[4, 7, 2]]
+    assert table["token"].isna().all()
 
 
 PLANTED = tables(massive=True)

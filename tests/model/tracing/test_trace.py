@@ -21,7 +21,14 @@ from transformers import BatchFeature
 from normprobe import NormprobeError, find_parts
 from normprobe.model.tracing.observation import other_pixels, other_words
 from normprobe.model.tracing.recording import record, sketch, tensors, watched
-from normprobe.model.tracing.trace import find_or_trace, trace_parts, traced_example, verify
+from normprobe.model.tracing.trace import (
+    find_or_trace,
+    retraced,
+    trace_parts,
+    traced_example,
+    verify,
+    with_named,
+)
 
 
 def model_and_inputs(model_type, batch_size=2):
@@ -299,3 +306,12 @@ def test_tensors_of_a_dataclass_with_slots_are_found() -> None:
 
     data = torch.ones(2)
     assert [*tensors([Event(data)])] == [data]
+
+
+def test_a_part_that_was_named_stays_where_the_vision_side_is_traced_again() -> None:
+    model, projector = model_of("llava"), "model.multi_modal_projector.linear_1"
+    parts = with_named(model, find_parts(model), {"projector": projector})
+    again = retraced(model, parts, tiny_inputs(model))
+    assert again is not None and again.projector is not None
+    assert again.projector.name == projector
+    assert again.vision_encoder.name == trace_parts(model, tiny_inputs(model)).vision_encoder
