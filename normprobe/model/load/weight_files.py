@@ -96,8 +96,13 @@ class WeightFiles:
         )
 
     def _of_parts(self) -> str:
-        """What to do where folders inside a local one hold weights, which its code reads itself."""
+        """What to do where an adapter, or folders inside a local one, hold weights for its code."""
         root = Path(self.repository.source)
+        if self.repository.is_local and any(root.glob("adapter_model.*")):  # LLaVA-Rad
+            return (
+                "it holds an adapter beside a whole config: merge it into its base as its README "
+                "does, save that, and pass its folder"
+            )
         files = root.glob("*/*.safetensors") if self.repository.is_local else ()
         folders = sorted({file.parent.name for file in files})
         if not folders:

@@ -117,6 +117,14 @@ def test_a_folder_whose_weights_lie_in_folders_of_parts(tmp_path: Path) -> None:
     assert told.value.remedy.startswith("weights lie in llm, tower, which the model's code reads")
 
 
+def test_a_folder_of_a_whole_config_and_an_adapter(tmp_path: Path) -> None:
+    """As LLaVA-Rad is published: to fetch it again would help nobody."""
+    save_file({"weight": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(NormprobeError, match=r"looked for model\.safetensors") as told:
+        _ = files_of(tmp_path).file_of
+    assert told.value.remedy.startswith("it holds an adapter beside a whole config: merge it")
+
+
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     with pytest.raises(NormprobeError, match=r"looked for model\.safetensors and pytorch_model"):
         _ = files_of(tmp_path).file_of
