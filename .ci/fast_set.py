@@ -79,9 +79,17 @@ QUICK = 0.1
 #: The share of the lines which any test reaches that the chosen ones have to reach.
 SHARE = 0.97
 #: What the slow cases of one function may take in `.ci/run`, in CPU seconds; beyond that every
-#: second, fourth, ... case runs there. Of what has no other test, such as blocks of the
-#: documentation, all run.
-CASES, WHOLE = 3.0, ("tests/docs/", "tests/test_faults.py")
+#: second, fourth, ... case runs there, and none where one alone takes ``ALONE``. Of what has no
+#: other test, such as blocks of the documentation, all run.
+CASES, ALONE = 3.0, 6.0
+WHOLE = (
+    "tests/docs/",
+    "tests/test_faults.py",
+    "tests/test_readme.py",
+    "tests/cli/test_main_commands.py",
+    "tests/extensions/families/test_inputs_draft.py",
+    "tests/measurements/test_new_quantity.py",
+)
 
 
 class Recorder:
@@ -303,16 +311,20 @@ def write_choice(tests: Sequence[str], chosen: NDArray[np.bool_]) -> None:
 
 
 def write_shares(times: dict[str, tuple[float, bool]], fast: Container[str]) -> None:
-    """A line a function whose slow cases take long: one of how many runs on each change.
+    """A line a function whose slow cases take long: one of how many runs on each change; 0: none.
 
     Powers of two, so that functions of the same cases, such as model types, run the same of them.
     """
     slow = [test for test in times if test not in fast]
     lines = []
     for name, places in sorted(places_of([function_of(test) for test in slow]).items()):
-        share = sum(times[slow[place]][0] for place in places) / CASES
-        if len(places) > 1 and share > 1 and not name.startswith(WHOLE):
-            lines.append(f"{2 ** math.ceil(math.log2(share))} {name}")
+        seconds = [times[slow[place]][0] for place in places]
+        if name.startswith(WHOLE):
+            continue
+        if np.mean(seconds) > ALONE:
+            lines.append(f"0 {name}")
+        elif len(seconds) > 1 and sum(seconds) > CASES:
+            lines.append(f"{2 ** math.ceil(math.log2(sum(seconds) / CASES))} {name}")
     SHARES.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 

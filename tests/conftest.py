@@ -52,8 +52,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if function in slow and item.nodeid not in kept:
             item.add_marker(pytest.mark.slow)
         if function in shares and item.get_closest_marker("slow"):
-            # By its name: functions of the same cases run the same of them. The first always runs.
-            if function in met and crc32(case.encode()) % int(shares[function]):
+            # By its name: functions of the same cases run the same of them, and the first in any
+            # case; 0: none runs.
+            share = int(shares[function])
+            if not share or (function in met and crc32(case.encode()) % share):
                 item.add_marker(pytest.mark.further)
             met.add(function)
 
