@@ -141,8 +141,9 @@ def test_modules_that_code_keeps_twice_are_loaded_once(
     for name, tensor in held.items():
         once = name.replace("again.0.", "model.").replace("again.1.", "lm_head.")
         assert torch.equal(tensor, values[once])
-    layers = "model.language_model.layers."
-    assert any(name.startswith(layers) for name in held) == (needs is forward_to_last_layer)
+    layers = any(name.startswith("model.language_model.layers.") for name in held)
+    assert layers or needs is not forward_to_last_layer
+    assert not layers or needs is not before_the_decoder or not is_line_5()  # 4.57 reads them all
 
 
 def test_memory_that_was_never_filled_is_no_weight(
