@@ -259,7 +259,8 @@ def _scaling_doubt(config: Any) -> str:
     """
     from normprobe.versions import is_line_5
 
-    text, written = config.get_text_config(), str(getattr(config, "transformers_version", ""))
+    text = config.get_text_config(decoder=True)
+    written = str(getattr(config, "transformers_version", ""))
     gemma = any(kind.__name__ in ("GemmaConfig", "Gemma2Config") for kind in type(text).__mro__)
     alone = text is config and not is_own_code(config)
     makes_up = config.model_type in ("paligemma", "colpali") and not is_own_code(config)
@@ -268,7 +269,8 @@ def _scaling_doubt(config: Any) -> str:
     return (
         f"transformers 4 multiplies all rows that enter its decoder by sqrt({text.hidden_size}), 5 "
         f"those of words alone, and config.json was written by {written}: visual rows may be "
-        f"{text.hidden_size**0.5:.0f} x louder in what was trained. {other_version('4.57.6')}"
+        f"{text.hidden_size**0.5:.0f} x louder in what was trained; to measure that: "
+        f"{other_version('4.57.6')}"
     )
 
 
