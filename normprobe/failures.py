@@ -244,14 +244,13 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             "pass ids of its own tokenizer; an id that stands for a picture has to be one that its "
             "forward replaces",
         )
-    inner = _OTHER_CALL.match(what)
-    if inner and inner[1] != name and _holds_class_of_transformers(model, inner[1]):
-        return code_failure(error, name, version_of(model))
-    if runs_own_code(model):
-        if isinstance(error, _OF_VERSIONS) and not _is_of_inputs(error):
-            failed = code_failure(error, name, version_of(model))
-            others = f"; if its inputs do not fit, {_OTHERS}"
-            return NormprobeError(failed.problem, failed.remedy + others)
+    is_own = runs_own_code(model)
+    of_version = is_own and isinstance(error, _OF_VERSIONS) and not _is_of_inputs(error)
+    if of_version or _calls_otherwise(model, what):
+        failed = code_failure(error, name, version_of(model))
+        others = f"; if its inputs do not fit, {_OTHERS}"
+        return NormprobeError(failed.problem, failed.remedy + others)
+    if is_own:
         version = other_version(version_of(model))
         return NormprobeError(
             f"the code of {name} fails on these inputs: {what}",
@@ -268,11 +267,13 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
     )
 
 
-def _holds_class_of_transformers(model: Any, name: str) -> bool:
-    """Whether code of its own calls a part that transformers has."""
-    kinds = {type(module) for module in model.modules()}
-    found = any(k.__name__ == name and k.__module__.startswith("transformers.") for k in kinds)
-    return found and not is_native(model)
+def _calls_otherwise(model: Any, what: str) -> bool:
+    """Whether code of its own calls a part that transformers has with other arguments."""
+    inner = _OTHER_CALL.match(what)
+    kinds = {type(module) for module in model.modules()} - {type(model)} if inner else ()
+    return not is_native(model) and any(
+        inner and k.__name__ == inner[1] and k.__module__.startswith("transformers.") for k in kinds
+    )
 
 
 def _is_of_inputs(error: BaseException) -> bool:

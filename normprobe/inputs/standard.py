@@ -237,13 +237,12 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
 
 
 def _by_template(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
-    from transformers import BatchFeature, ProcessorMixin
+    from transformers import BatchFeature
 
     if not is_multimodal(processor):
         raise ValueError(f"{type(processor).__name__} is no processor: it reads no picture")
-    way = type(processor).apply_chat_template
-    if not getattr(processor, "chat_template", None) and way is ProcessorMixin.apply_chat_template:
-        raise ValueError(f"{type(processor).__name__} has no chat template")
+    if not getattr(processor, "chat_template", None):
+        raise ValueError(f"{type(processor).__name__} holds no chat_template")
     options: dict[str, Any] = {}
     if len(samples) > 1:
         ensure_pad_token(processor.tokenizer)

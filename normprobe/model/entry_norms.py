@@ -125,11 +125,14 @@ def _norms_outside(model: MeasuredModel) -> list[tuple[str, nn.Module]]:
         found = None if encoder is None else blocks_of(encoder)
         blocks += [] if found is None else [*found.module.children()]
     inside = {norm for block in blocks for norm in norms_of(block)}
-    norms = {*norms_of(model.model)} - inside
-    # What reads tokens and width at once, or a batch, makes no row equal to another (StarVector).
-    norms = {each for each in norms if len(getattr(each, "normalized_shape", (0,))) == 1}
-    norms = {each for each in norms if not isinstance(each, _BatchNorm)}
+    norms = {norm for norm in norms_of(model.model) if _is_of_rows(norm)} - inside
     return [(name, each) for name, each in model.model.named_modules() if each in norms]
+
+
+def _is_of_rows(norm: nn.Module) -> bool:
+    """Whether it reads a row alone: not tokens and width at once (StarVector), nor a batch."""
+    over = getattr(norm, "normalized_shape", (0,))
+    return len(over) == 1 and not isinstance(norm, _BatchNorm)
 
 
 def _closing_norm(ran: list[_Ran], rows: Tensor) -> Entry | None:

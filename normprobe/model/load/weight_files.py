@@ -92,19 +92,20 @@ class WeightFiles:
         raise NormprobeError(
             f"{repository.name} holds no weights: looked for {formats[0][0]} and "
             f"{WEIGHTS_NAME}, whole or with an index",
-            self._of_parts() or FETCH_AGAIN,
+            self._held_otherwise() or FETCH_AGAIN,
         )
 
-    def _of_parts(self) -> str:
-        """What to do where an adapter, or folders inside a local one, hold weights for its code."""
+    def _held_otherwise(self) -> str:
+        """What to do where an adapter in a local folder, or folders inside it, hold weights."""
         root = Path(self.repository.source)
-        if self.repository.is_local and any(root.glob("adapter_model.*")):  # LLaVA-Rad
+        if not self.repository.is_local:
+            return ""
+        if any(root.glob("adapter_model.*")):  # LLaVA-Rad
             return (
                 "it holds an adapter beside a whole config: merge it into its base as its README "
                 "does, save that, and pass its folder"
             )
-        files = root.glob("*/*.safetensors") if self.repository.is_local else ()
-        folders = sorted({file.parent.name for file in files})
+        folders = sorted({file.parent.name for file in root.glob("*/*.safetensors")})
         if not folders:
             return ""
         return (
