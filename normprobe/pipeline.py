@@ -108,14 +108,22 @@ class Pipeline:
         self.run.note(bridges=list(self.source.bridges), prepared=self.source.prepared)
         notes = [] if self.source.plan is None else [*self.source.plan.notes]
         sees = model.parts.vision_encoder or model.parts.projector
-        if sees and isinstance(self.samples, DataSet):
-            notes += self.source.builder.left_out
+        if isinstance(self.samples, DataSet):
+            notes += self.source.builder.left_out if sees else self._unseen(self.samples)
         for warning in note_model(self.run, model, self.source.weights_record, notes):
             log.warning("warning: %s", warning)
         if self.source.doubt:
             doubt(self.run, self.source.doubt)
         self._started = time.perf_counter()
         return model
+
+    def _unseen(self, samples: DataSet) -> list[str]:
+        """A note where samples have pictures, and nothing was found that sees them."""
+        if self.model.parts.visual_embedding is not None or not samples.has_images:
+            return []
+        return [
+            f"no vision encoder and no projector found: pictures of {samples.name} are left out"
+        ]
 
     def _look_further(self) -> None:
         """Before a run over samples: what it will miss, and whose numbers it adds."""

@@ -78,12 +78,22 @@ class InputBuilder:
 
     @property
     def left_out(self) -> list[str]:
-        """What a model that sees is not shown, in words, if anything."""
-        bare = self.processor is not None and self.tokenizer is self.processor
-        if not bare or self.inputs_file.build is not None:
+        """What a model that sees is not shown or told, in words, if anything."""
+        if self.processor is None or self.inputs_file.build is not None:
             return []
         kind = type(self.processor).__name__
-        return [f"its processor is a bare tokenizer ({kind}), so pictures are left out: {WRITE}"]
+        if self.tokenizer is self.processor:
+            return [
+                f"its processor is a bare tokenizer ({kind}), so pictures are left out: {WRITE}"
+            ]
+        both = (self.processor, self.tokenizer)
+        templates = [getattr(each, "chat_template", None) for each in both]
+        if templates[0] or not templates[1]:
+            return []
+        return [
+            f"the tokenizer holds a chat template, and {kind} holds none, so prompts are plain "
+            f"text; to ask as in a chat, {WRITE}"
+        ]
 
     def build(self, samples: Sequence[Sample]) -> BatchFeature:
         """Turn samples into one batch, in the model's chat format.

@@ -89,7 +89,9 @@ class VisionStages:
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_of_tile: int | None = None
-        self._rows_of_blocks = 0  # how many entered the first block of the encoder
+        self._rows_of_blocks = 0  # how many entered the first block of the encoder at last
+        self._rows_of_a_tile = 0  # how many of these an image has
+        self._rows_before = self._rows_read = 0  # all that entered it, all that the projector read
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
@@ -108,11 +110,12 @@ class VisionStages:
                 # Sound may come as whole numbers (Inkling).
                 watch = partial(on_call, codes=True) if self._group == AUDIO else on_call
                 handles.append(watch(encoder.module, self._returned, _states_of))
-                block = _first_block(encoder.module) if self._class_rows else None
-                if block is not None:
-                    handles.append(before_call(block, self._entered_blocks))
             else:
                 handles.append(on_call(reader, self._read))
+            looks = self._class_rows or (reader is not None and self._group == VISUAL)
+            block = _first_block(encoder.module) if looks else None
+            if block is not None:
+                handles.append(before_call(block, self._entered_blocks))
         if projector is not None:
             handles.append(on_call(projector.module, self._projected, _projected_state))
         return handles
@@ -179,6 +182,15 @@ class VisionStages:
         rows = self.kept_rows().items()
         return {stage: kept[groups == _VISUAL] for stage, (kept, groups, _) in rows}
 
+    @property
+    def joined(self) -> tuple[int, int] | None:
+        """Rows in the blocks of an encoder, and the fewer that its projector inside reads, if so.
+
+        What joins them is taken for a part of the encoder: transformers takes GLM-4V's so.
+        """
+        before, read = self._rows_before, self._rows_read
+        return (before, read) if 0 < 2 * read <= before else None
+
     @in_full_precision
     def calls_beside(self, visual: Tensor) -> tuple[int, int]:
         """How many calls of the projector return no row that enters the decoder; how many others.
@@ -196,13 +208,17 @@ class VisionStages:
     def _read(self, state: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         """What a module inside the encoder reads are the encoder's states; a merger's: patches."""
         del arguments
-        if left[..., 0].numel() < state[..., 0].numel():
+        without_them = self._rows_of_a_tile not in (0, state.shape[-2])
+        if without_them or left[..., 0].numel() < state[..., 0].numel():
             self._class_rows = 0
+        self._rows_read += state[..., 0].numel()
         self._encoded(state, {})
 
     def _entered_blocks(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         states = (t for t in tensors((args, kwargs)) if t.is_floating_point() and t.dim() > 1)
-        self._rows_of_blocks = next((state[..., 0].numel() for state in states), 0)
+        state = next(states, torch.empty(0, 0))
+        self._rows_of_blocks, self._rows_of_a_tile = state[..., 0].numel(), state.shape[-2]
+        self._rows_before += self._rows_of_blocks
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
         self._waiting.append((states, arguments, self._rows_of_blocks))

@@ -65,7 +65,7 @@ def open_store(record: dict[str, Any], output: Output) -> RunStore:
         else:
             path = _free(path)
     found = resumed(path, record) if output.resume else None
-    return found or RunFolder.create(path, overwrite=output.overwrite, record=record)
+    return found or RunFolder.create(path, overwrite=output.overwrite, record=record, later=True)
 
 
 def default_compare_path(command: str) -> Path:

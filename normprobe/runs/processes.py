@@ -50,6 +50,8 @@ class Processes:
                     f"{self.state.num_processes} processes need a folder to share their rows in",
                     "pass output=FOLDER",
                 )
+            if isinstance(run, RunFolder):
+                run.replace_older()  # the others open the new one
         with meeting():
             (path,) = broadcast_object_list([run and run.path and run.path.resolve()])
         if failure is not None:
@@ -202,7 +204,7 @@ def naming_the_run(run: RunStore) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if not isinstance(run, RunFolder) or not run.path.is_dir():
+        if not isinstance(run, RunFolder) or run.replaces or not run.path.is_dir():
             raise
         run.unlock()  # the interpreter may live on and resume it
         raise Interrupted(run.path) from interrupt

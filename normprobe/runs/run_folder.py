@@ -325,6 +325,7 @@ class RunFolder(RunStore):
         record: the content of ``run.json``; change it through ``note`` so that the file follows.
         writer: 0 for the process that writes everything; others only append parts, each with a
             number of its own.
+        replaces: whether an older run still lies in the folder, which this one deletes.
     """
 
     path: Path
@@ -336,6 +337,7 @@ class RunFolder(RunStore):
         self.writer = writer
         self._parts = SampleParts(path, writer)
         self._lock = FolderLock(path)
+        self.replaces = False
 
     @property
     def name(self) -> str:
@@ -345,10 +347,12 @@ class RunFolder(RunStore):
     @property
     def table_names(self) -> list[str]:
         """The tables that lie in the folder, in alphabetical order."""
+        self.replace_older()
         return [file.stem for file in own_files(self.path, "*.csv")]
 
     def has_table(self, name: str) -> bool:
         """Whether the folder holds ``<name>.csv``."""
+        self.replace_older()
         return is_own(self.path / f"{name}.csv", self.path)
 
     def table(self, name: str) -> pd.DataFrame:
@@ -362,8 +366,14 @@ class RunFolder(RunStore):
         return read_image(self.path, name)
 
     @classmethod
-    def create(cls, path: Path, *, overwrite: bool, record: dict[str, Any]) -> "RunFolder":
-        """Start a run in a new or empty folder, or in place of an older run."""
+    def create(
+        cls, path: Path, *, overwrite: bool, record: dict[str, Any], later: bool = False
+    ) -> "RunFolder":
+        """Start a run in a new or empty folder, or in place of an older run.
+
+        ``later``: the older run stays until this one has something to hold, so that what fails
+        before, such as loading a model, leaves it as it was.
+        """
         with write_failures(path):
             if path.exists() and not path.is_dir():
                 raise NormprobeError(f"{path} exists and is a file", "choose another --output")
@@ -376,12 +386,23 @@ class RunFolder(RunStore):
                         raise NormprobeError(
                             f"{path} exists", "choose another --output or pass --overwrite"
                         )
-                    _delete_run(path)
+                    _require_run(path)
+                    run.replaces = True
             except BaseException:
                 run.unlock()
                 raise
+            if not later:
+                run.replace_older()
         run.note()
         return run
+
+    def replace_older(self) -> None:
+        """Delete the run that this one replaces, where it is still there."""
+        if self.replaces:
+            self._lock.check()
+            _delete_run(self.path)
+            self.replaces = False
+            self.note()
 
     def lock(self) -> None:
         """Keep other processes from writing into the folder until the run ends."""
@@ -423,6 +444,9 @@ class RunFolder(RunStore):
         except BaseException:
             if self.writer > 0:
                 raise
+            if self.replaces:
+                self.unlock()
+                raise
             kept = self.kept_on_failure or self._parts.exist()
             if not kept and (self.path / RECORD).exists():  # nobody has deleted it meanwhile
                 _delete_run(self.path)
@@ -436,6 +460,7 @@ class RunFolder(RunStore):
         """Add per-sample rows as one more part; an empty frame adds nothing."""
         if rows.empty:
             return
+        self.replace_older()
         self._lock.check()
         if self.record["status"] == COMPLETE:
             self.note(status=PARTIAL)
@@ -447,10 +472,12 @@ class RunFolder(RunStore):
 
     def sample_ids(self) -> set[str]:
         """The samples whose rows are there."""
+        self.replace_older()
         return self._parts.sample_ids()
 
     def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """All per-sample rows in the order they were appended; empty where there are none."""
+        self.replace_older()
         return self._parts.rows(columns)
 
     def write_table(self, name: str, table: pd.DataFrame) -> None:
@@ -469,18 +496,20 @@ class RunFolder(RunStore):
     def note(self, **facts: object) -> None:
         """Add facts to ``run.json``; only the main process writes the file."""
         self.record.update(facts)
-        if self.writer == 0:
+        if self.writer == 0 and not self.replaces:
             self._lock.check()
             write_by_rename(self.path / RECORD, json_bytes(self.record))
 
     def finish(self, **facts: object) -> None:
         """Call the run complete."""
+        self.replace_older()
         self.note(status=COMPLETE, **facts)
         self.unlock()
 
     def _write_file(self, name: str, data: bytes) -> None:
         if name == RECORD or Path(name).name != name:
             raise ValueError(f"expected a plain file name other than {RECORD}, got {name!r}")
+        self.replace_older()
         # Listed before it is written: --overwrite deletes only what is listed.
         if name not in self.record["files"]:
             self.note(files=[*self.record["files"], name])
@@ -572,13 +601,19 @@ def plain_name(name: str, fallback: str) -> str:
     return plain or fallback
 
 
-def _delete_run(path: Path) -> None:
+def _require_run(path: Path) -> dict[str, Any]:
+    """The record of a folder that ``--overwrite`` may delete."""
     record = read_record(path)
     if record is None:
         raise NormprobeError(
             f"{path} exists and is not a run folder: --overwrite deletes nothing else",
             "choose another --output",
         )
+    return record
+
+
+def _delete_run(path: Path) -> None:
+    record = _require_run(path)
     listed = [path / name for name in record["files"] if Path(str(name)).name == name]
     # A linked samples/ or plots/ is somebody else's folder.
     made = [

@@ -1,5 +1,6 @@
 """A bare vision encoder and a bare language model: the side that exists is reported."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def test_a_bare_language_model_gives_its_table_and_prompts(
     run: Run, measured: Measured, language_model: Path, tmp_path: Path
 ) -> None:
     alone = interface(run, language_model, tmp_path / "alone")
+    warnings = json.loads((tmp_path / "alone/run.json").read_text())["warnings"]
+    assert "no vision encoder and no projector found: pictures of sample are left out" in warnings
     whole = stages_of(measured("interface", *INTERFACE))
     stages = {DECODER_INPUT, TEXT_EMBEDDING_TABLE, EFFECTIVE_EMBEDDING}
     assert set(alone.index.get_level_values("stage")) == stages

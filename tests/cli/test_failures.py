@@ -120,6 +120,17 @@ def test_a_weight_that_cannot_be_measured(
     assert not (checkpoint.parent / "out").exists()
 
 
+def test_overwriting_with_a_model_that_cannot_be_loaded_keeps_the_older_run(
+    run: Run, checkpoint: Path, tmp_path: Path
+) -> None:
+    assert run("layers", checkpoint, "-n", 1, "-o", "out").exit_code == 0
+    before = {file: file.read_bytes() for file in Path("out").rglob("*") if file.is_file()}
+    (checkpoint / "model.safetensors").write_bytes(b"cut off")
+    refused = run("layers", checkpoint, "-n", 1, "-o", "out", "--overwrite")
+    assert_two_lines(refused, "model.safetensors", "cannot be read")
+    assert {f: f.read_bytes() for f in Path("out").rglob("*") if f.is_file()} == before
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_truncated_weight_file_is_named(command: str, run: Run, checkpoint: Path) -> None:
     file = checkpoint / "model.safetensors"

@@ -48,6 +48,19 @@ def test_before_anything_is_measured_nothing_is_left(
     assert not (tmp_path / "out/run.json").exists()
 
 
+@pytest.mark.parametrize("stage", BEFORE)
+def test_before_anything_is_measured_an_older_run_is_left_as_it_was(
+    stage: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("layers", "-n", "1", "-o", "out").exit_code == 0
+    before = {file: file.read_bytes() for file in Path("out").rglob("*") if file.is_file()}
+    monkeypatch.setattr(stage, interrupt)
+    result = run(*typed(monkeypatch, "layers", "-n", "2", "-o", "out", "--overwrite"))
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "interrupted"
+    assert {f: f.read_bytes() for f in Path("out").rglob("*") if f.is_file()} == before
+
+
 @pytest.mark.parametrize(
     ("stage", "output"),
     [

@@ -286,3 +286,16 @@ def test_a_bare_tokenizer_of_a_model_that_sees_is_a_warning(tmp_path: Path) -> N
     assert "normprobe inputs MODEL --write inputs.py" in told
     seeing = Probe("specimen").layers("sample", limit=1, workers=0)
     assert not any("pictures are left out" in each for each in seeing.record.get("warnings", []))
+
+
+def test_a_chat_template_that_the_processor_lacks_is_a_warning(specimen_processor) -> None:
+    """Prompts are plain text then, though the tokenizer has one (LLaVA-Gemma)."""
+    processor = copy.deepcopy(specimen_processor)
+    assert InputBuilder(processor).left_out == []
+    processor.tokenizer.chat_template, processor.chat_template = processor.chat_template, None
+    (told,) = InputBuilder(processor).left_out
+    assert told.startswith("the tokenizer holds a chat template, and LlavaProcessor holds none")
+    own = InputsFile(build=lambda *_: {}, record={"path": "mine.py"})
+    assert InputBuilder(processor, inputs_file=own).left_out == []
+    processor.tokenizer.chat_template = None
+    assert InputBuilder(processor).left_out == []

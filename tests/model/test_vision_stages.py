@@ -9,7 +9,7 @@ import torch
 from support.cases import model_of
 from support.expected_parts import PARTS
 from support.flat import flat
-from support.plain_modules import Attending, Pooling, made
+from support.plain_modules import Attending, Eye, Plain, Pooling, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import TINY, tiny_model
 from torch import nn
@@ -395,3 +395,59 @@ def test_maps_of_a_tower_are_read_by_their_places(named: dict[str, str]) -> None
     row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]
     assert (row["tokens"], row["hidden_size"]) == (norms.size, 24)
     assert row["norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+# --- a projector inside the tower, behind what joins rows (GLM-4V, CogVLM2) -----------------------
+
+
+class Rows(Eye):
+    """Its blocks in a module of their own, and a class row of a name of theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = nn.Sequential(*self.blocks)
+        del self.blocks, self.cls_token
+        self.cls_embedding = nn.Parameter(torch.randn(1, 24))
+        self.conv, self.project = nn.Conv2d(24, 24, 2, 2), nn.Linear(24, 32)
+
+    def stacked(self, image: torch.Tensor) -> torch.Tensor:
+        squares = self.cut(image).flatten(2).transpose(1, 2)
+        return self.stack(torch.cat([self.cls_embedding.expand(len(squares), 1, -1), squares], 1))
+
+    def joined(self, image: torch.Tensor) -> torch.Tensor:
+        rows = self.stacked(image)[:, 1:]
+        side = int(rows.shape[1] ** 0.5)
+        squares = rows.transpose(1, 2).unflatten(2, (side, side))
+        return self.conv(squares).flatten(2).transpose(1, 2)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.project(self.joined(image))
+
+
+class Joining(Plain):
+    """One token a picture of four squares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision, self.connector = Rows(), nn.Identity()
+
+
+ONE_EACH = torch.tensor([[1, 8, 10, 3, 9, 11, 2], [1, 4, 12, 3, 5, 13, 2]])
+
+
+@pytest.mark.parametrize("named", [{}, {"vision_encoder": "vision.stack"}], ids=["found", "named"])
+def test_rows_that_a_tower_joins_before_its_projector_are_told(named) -> None:
+    module = made(Joining)
+    inputs = {"tokens": ONE_EACH, "image": SEEN}
+    run = Probe(module, named=named).interface(inputs)
+    table = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        stacked, joined = module.vision.stacked(SEEN), module.vision.joined(SEEN)
+    expected = {schema.VISUAL: stacked[:, 1:], schema.SPECIAL: stacked[:, :1]}
+    for group, rows in (expected if named else {schema.VISUAL: joined}).items():
+        norms = np.linalg.norm(rows.double().numpy(), axis=-1)
+        assert table.loc[group, "tokens"] == norms.size
+        assert table.loc[group, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+    assert set(table.index) == (set(expected) if named else {schema.VISUAL})
+    said = [text for text in run.record.get("doubts", []) if "joins 10 rows to 2" in text]
+    assert len(said) == (not named)

@@ -392,6 +392,52 @@ def test_overwrite_deletes_only_what_was_written(tmp_path):
     assert RunFolder.open(tmp_path).record["files"] == []
 
 
+def replaced(path):
+    """A run that was begun in place of an older one, as ``--overwrite`` begins it."""
+    old = new_run(path, model="old")
+    old.append(part("a"))
+    old.write_table("layers", part("a"))
+    old.finish()
+    return RunFolder.create(path, overwrite=True, record={**RECORD, "model": "new"}, later=True)
+
+
+def test_what_fails_before_it_holds_anything_leaves_the_older_run(tmp_path):
+    run = replaced(tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    with pytest.raises(KeyError), run.discarded_on_failure():
+        run.note(seconds=3)
+        run.add_warning("slow")
+        raise KeyError
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+    assert RunFolder.open(tmp_path).record["model"] == "old"
+    RunFolder.create(tmp_path, overwrite=True, record=RECORD)  # its lock is free
+
+
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        (lambda run: run.append(part("b")), ["run.json", "samples/part-00000.parquet"]),
+        (lambda run: run.write_table("words", part("b")), ["run.json", "words.csv"]),
+        (lambda run: run.finish(), ["run.json"]),
+        (lambda run: run.replace_older(), ["run.json"]),
+    ],
+)
+def test_the_first_thing_that_a_run_holds_replaces_the_older_one(tmp_path, act, left):
+    run = replaced(tmp_path)
+    run.note(device="cpu")
+    act(run)
+    assert files(tmp_path) == left
+    assert RunFolder.open(tmp_path).record == run.record
+    assert run.record["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda run: run.sample_ids(), lambda run: len(run.rows()), lambda run: run.table_names]
+)
+def test_nothing_of_an_older_run_is_taken_for_the_new_one(tmp_path, ask):
+    assert not ask(replaced(tmp_path))
+
+
 def test_overwrite_stays_inside_the_folder(tmp_path):
     outside = tmp_path / "outside"
     (outside / "samples").mkdir(parents=True)

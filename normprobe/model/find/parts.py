@@ -16,7 +16,9 @@ from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 from normprobe.tensors import whole
 
 #: Parameters that stand for the whole image or only store: their tokens are no patches.
-_CLASS_TOKENS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_tokens?|registers)$")
+_CLASS_TOKENS = re.compile(
+    r"(^|\.)((cls|class)_embedding|(cls|class|register)\w*_tokens?|registers)$"
+)
 
 
 #: Modules at the end of an audio encoder that turn its states into tokens.
@@ -159,13 +161,27 @@ def family_of(parts: Parts) -> str:
     return "in-tower projector" if in_tower else "projector"
 
 
-def class_rows_of(encoder: Part | None) -> int:
-    """How many class and register tokens a vision encoder puts before the patches of an image."""
+def class_rows_of(encoder: Part | None, model: nn.Module | None = None) -> int:
+    """How many class and register tokens a vision encoder puts before the patches of an image.
+
+    ``model``: where an encoder is named without what cuts patches, as the ``encoder`` of CLIP, the
+    module around both holds these tokens.
+    """
+    if encoder is None:
+        return 0
+    module, around = encoder.module, encoder.name.rpartition(".")[0]
+    if model is not None and around and not _cuts_patches(module):
+        outer = model.get_submodule(around)
+        module = outer if _cuts_patches(outer) else module
     return sum(
         parameter.shape[-2] if parameter.dim() > 1 else 1
-        for name, parameter in (encoder.module.named_parameters() if encoder else ())
+        for name, parameter in module.named_parameters()
         if _CLASS_TOKENS.search(name)
     )
+
+
+def _cuts_patches(module: nn.Module) -> bool:
+    return any(isinstance(inside, nn.Conv2d | nn.Conv3d) for inside in module.modules())
 
 
 def _row(part: Part) -> tuple[str, str, str]:

@@ -191,7 +191,10 @@ def plan_loading(
         because = f"a dry run of the loader failed: {first_line(error)}"
         dtype = _stored_dtype(weights, weights.files)
         notes = _dtype_notes(named, dtype)
-        return LoadPlan(checkpoint, type(model), weights, None, dtype, because, notes)
+        renames = getattr(model, "_checkpoint_conversion_mapping", None)
+        renames = renames or checkpoint.keywords.get("key_mapping")
+        unplaced = () if renames else tuple(_unplaced(model, weights, weights.file_of))
+        return LoadPlan(checkpoint, type(model), weights, None, dtype, because, notes, unplaced)
     refuse_missing(checkpoint, report)
     refuse_scaled(checkpoint, weights, keys)
     refuse_whole_numbers(checkpoint, weights, keys, model)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
 from normprobe.hooks import computed_inside
 from normprobe.inputs.on_device import inputs_for, pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
@@ -257,6 +258,11 @@ def find_or_trace(
                 f"{f'{second.remedy}; or ' * (not named_alone)}{failure.remedy}",
             ) from second
     if named:
+        # An encoder that was named in a module whose text table only a trace finds is not bare.
+        inside = parts.vision_encoder is not None and parts.vision_encoder.name
+        if inside and parts.text_embedding is None and not is_native(model):
+            with suppress(NormprobeError):
+                parts = with_named(model, _traced(model, example()), named)
         return parts, "by hand"
     if parts.text_embedding is None or parts.vision_encoder or parts.projector:
         return parts, "structure"
@@ -293,6 +299,8 @@ def with_named(model: nn.Module, parts: Parts, named: Mapping[str, Any]) -> Part
     said = {name: value for name, value in named.items() if name in others}
     ids = {name: tuple(value) for name, value in said.items() if name.endswith("_ids")}
     found = {role: Part(name, model.get_submodule(name)) for role, name in modules.items()}
+    if "vision_encoder" in found:
+        said.setdefault("class_rows", class_rows_of(found["vision_encoder"], model))
     return replace(parts, **{**said, **ids, **found}, named=frozenset(named))
 
 

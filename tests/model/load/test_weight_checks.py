@@ -297,6 +297,17 @@ def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, m
     assert "; more for which it has no place: 1, such as layers.0.pool.weight" in compared
 
 
+def test_it_is_in_doubt_too_where_the_loader_could_not_be_asked_beforehand(with_more, monkeypatch):
+    def fails(*_: object) -> None:
+        raise RuntimeError("tensors without values")
+
+    monkeypatch.setattr("normprobe.model.load.plan.dry_run", fails)
+    run = Probe(str(with_more), trust_remote_code=True).layers(IDS)
+    assert "dry run" in run.record["weights"]["everything_because"]
+    told = "no place for 1 of the tensors in its files, such as layers.0.pool.weight"
+    assert told in " ".join(run.record.get("doubts", []))
+
+
 def test_names_that_a_readme_maps_are_those_of_the_loader(repository, tmp_path):
     """Step3-VL's: its class does not take the map, ``from_pretrained`` does."""
     folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
