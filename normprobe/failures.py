@@ -373,7 +373,12 @@ def install(packages: Sequence[str]) -> str:
             "index may be another one"
         )
     names = [_IN_THE_INDEX.get(name, name) for name in packages]
-    return f"pip install {' '.join(names)}, or as the model's page says"
+    kernels = (
+        "; flash_attn is built for CUDA: without it, setup() of an --inputs file may put a module "
+        "of that name into sys.modules, if nothing of it runs"
+    )
+    said = f"pip install {' '.join(names)}, or as the model's page says"
+    return said + kernels * ("flash_attn" in packages)
 
 
 def other_version(written_for: str | None) -> str:

@@ -29,6 +29,7 @@ from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    DynamicCache,
     GenerationMixin,
     PretrainedConfig,
     PreTrainedModel,
@@ -90,6 +91,22 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         ("transformers.modeling_utils", name, f"transformers.pytorch_utils:{name}")
         for name in ("apply_chunking_to_forward", "prune_linear_layer")
     ),
+    *(
+        ("transformers.modeling_utils", name, f"transformers.utils:{name}")
+        for name in (
+            *("CONFIG_NAME", "extract_commit_hash", "find_adapter_config_file"),
+            "is_peft_available",
+        )
+    ),
+    ("transformers.modeling_utils", "Conv1D", "transformers.pytorch_utils:Conv1D"),
+    ("transformers.tokenization_utils", "TensorType", "transformers.utils:TensorType"),
+    ("transformers", "AutoModelForVision2Seq", "transformers:AutoModelForImageTextToText"),
+    # What training, sampling and downloads use, and no forward does.
+    ("transformers", "LogitsWarper", "transformers:LogitsProcessor"),
+    ("transformers", "TRANSFORMERS_CACHE", "huggingface_hub.constants:HF_HUB_CACHE"),
+    ("transformers", "AdamW", "torch.optim:AdamW"),
+    ("transformers", "is_torch_tpu_available", lambda: bool),
+    ("transformers.utils", "is_safetensors_available", lambda: _yes),
     ("transformers.modeling_utils", "no_init_weights", lambda: _no_init_weights),
     # What prunes heads went; copies of BERT import it, and no forward calls it.
     ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
@@ -129,7 +146,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     # A class for each attention became one that looks it up.
     *(
         (_modeling(name), f"{name.upper()}_ATTENTION_CLASSES", partial(_of_every_attention, name))
-        for name in ("Llama", "Qwen2", "Mistral")
+        for name in ("Llama", "Qwen2", "Mistral", "Whisper")
     ),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
 )
@@ -217,6 +234,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     for tower in _one_class_towers():
         bridge_tower_inside(tower)
     bridge_capturing()
+    bridge_cache(DynamicCache)
     bridge_token_of_config(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
@@ -310,6 +328,25 @@ def bridge_capturing() -> None:
 
     if not hasattr(watch, "__wrapped__"):
         capturing.install_all_output_capturing_hooks = watch_once
+
+
+def bridge_cache(cache_class: Any) -> None:
+    """Code makes a cache of tuples, asks how long it is, and returns tuples again."""
+
+    def from_tuples(cls: Any, past: Any = None) -> Any:
+        made = cls()
+        for layer, (keys, values) in enumerate(past or ()):
+            made.update(keys, values, layer)
+        return made
+
+    older = {
+        "from_legacy_cache": classmethod(from_tuples),
+        "get_usable_length": lambda self, _new, layer_idx=0: self.get_seq_length(layer_idx),
+        "to_legacy_cache": lambda self: self,
+    }
+    for name, method in older.items():
+        if not hasattr(cache_class, name):
+            setattr(cache_class, name, method)
 
 
 def bridge_tower_names(tower_class: Any) -> None:

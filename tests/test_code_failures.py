@@ -250,6 +250,7 @@ def test_missing_packages_are_told_from_names_that_went(
     ("packages", "expected"),
     [
         (["cv2", "einops"], "pip install opencv-python einops"),
+        (["einops", "flash_attn"], "einops flash-attn, or as the model's page says; flash_attn is"),
         (["timm"], "normprobe[vision]"),
         (["configuration_llava_qwen2"], "is a file of the checkpoint, no package"),
         (["llava"], "install llava as the model's page says"),

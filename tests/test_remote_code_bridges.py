@@ -17,6 +17,7 @@ from transformers import (
     AutoModel,
     CLIPVisionConfig,
     CLIPVisionModel,
+    DynamicCache,
     LlamaConfig,
     LlavaConfig,
     PretrainedConfig,
@@ -179,12 +180,34 @@ def test_names_that_are_imported_for_another_model_are_there(home: str, name: st
         ("models.clip.modeling_clip", "_expand_mask", "_prepare_4d_attention_mask"),
         ("models.clip.modeling_clip", "clip_loss", "image_text_contrastive_loss"),
         ("deepspeed", "is_deepspeed_zero3_enabled", "is_deepspeed_zero3_enabled"),
+        ("modeling_utils", "find_adapter_config_file", "find_adapter_config_file"),
+        ("modeling_utils", "Conv1D", "Conv1D"),
+        ("tokenization_utils", "TensorType", "TensorType"),
     ],
 )
 def test_a_name_stands_for_what_it_became(home: str, name: str, now: str) -> None:
     with remote_code_bridges.foreign_code(True, []):
         found = getattr(importlib.import_module(f"transformers.{home}"), name)
     assert found.__name__ in (name, now)  # transformers 4 may have it still
+
+
+@pytest.mark.parametrize(
+    "name", ["AdamW", "AutoModelForVision2Seq", "LogitsWarper", "TRANSFORMERS_CACHE"]
+)
+def test_what_transformers_itself_held_is_imported_from_there(name: str) -> None:
+    """VideoLLaMA2 imports where the cache lies, MiniCPM-o what its sampling is derived from."""
+    with remote_code_bridges.foreign_code(True, []):
+        exec(f"from transformers import {name}", {})
+
+
+def test_a_cache_of_tuples_is_one_of_today() -> None:
+    with remote_code_bridges.foreign_code(True, []):
+        assert not DynamicCache.from_legacy_cache(None).get_seq_length()
+        keys = [torch.randn(2, 4, rows, 8) for rows in (3, 3)]
+        cache: Any = DynamicCache.from_legacy_cache([(each, 2 * each) for each in keys])
+        assert cache.get_usable_length(5, 1) == cache.get_seq_length(1) == 3
+        found, _ = cache.update(keys[1], keys[1], 1)
+    assert torch.equal(found, torch.cat([keys[1], keys[1]], dim=2))
 
 
 def test_a_type_that_transformers_took_since_stays_its_own() -> None:

@@ -261,15 +261,6 @@ class MeasuredModel:
                     f"{self.parts.projector.name} runs {beside + entering} times a forward, and of "
                     f"{beside} no row enters the decoder: its stages hold the rows of all"
                 )
-        joined, (tower, projector) = None, (self.parts.vision_encoder, self.parts.projector)
-        if self._stages is not None and not is_native(self.model):
-            joined = self._stages.joined
-        if joined is not None and tower is not None and projector is not None:
-            self.add_doubt(
-                f"{tower.name} joins {joined[0]} rows to {joined[1]} before {projector.name} reads "
-                "them, and the stage vision_encoder is behind that; --part vision_encoder=NAME "
-                "names what holds its layers without that"
-            )
         if attends:
             self._check_attended(batch.inputs)
         self._parts_seen = seen  # what was refused is looked at again

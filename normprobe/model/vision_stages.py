@@ -183,13 +183,19 @@ class VisionStages:
         return {stage: kept[groups == _VISUAL] for stage, (kept, groups, _) in rows}
 
     @property
-    def joined(self) -> tuple[int, int] | None:
-        """Rows in the blocks of an encoder, and the fewer that its projector inside reads, if so.
+    def joined(self) -> str:
+        """A doubt where the projector inside an encoder reads fewer rows than its blocks have.
 
         What joins them is taken for a part of the encoder: transformers takes GLM-4V's so.
         """
-        before, read = self._rows_before, self._rows_read
-        return (before, read) if 0 < 2 * read <= before else None
+        tower, projector, read = self._parts.vision_encoder, self._parts.projector, self._rows_read
+        if tower is None or projector is None or not 0 < 2 * read <= self._rows_before:
+            return ""
+        return (
+            f"{tower.name} makes one of several rows before "
+            f"{projector.name} reads them, and the stage vision_encoder is behind that; --part "
+            "vision_encoder=NAME names what holds its layers without that"
+        )
 
     @in_full_precision
     def calls_beside(self, visual: Tensor) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.on_device import moved_to, named_inputs, pixel_inputs, with_other_pixels
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
@@ -106,6 +107,8 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
     stages = VisionStages(model.parts, Tensor.clone if mixed else token_norms)
     heard = VisionStages(model.parts, Tensor.clone, group=AUDIO)
     x = run_stages(model, inputs, stages, heard)
+    if stages.joined and not is_native(model.model):
+        model.add_doubt(stages.joined)
     if mixed:
         other = VisionStages(model.parts, Tensor.clone)
         run_stages(model, with_other_pixels(inputs, VIDEO), other)
