@@ -279,6 +279,9 @@ def other_class_doubt(model: Any) -> str:
     names, built = model.config.architectures or (), type(model).__name__
     if is_native(model) or not names or built in names:
         return ""
+    named = [each for each in type(model).__mro__ if each.__name__ in names]
+    if any(each.forward is type(model).forward for each in named):
+        return ""  # derived from it, and runs as it does (MoE-LLaVA)
     return (
         f"config.json names the class {names[0]}, and its code offers {built} for such a config: "
         f"measured as {built}, whose forward may be another; to offer the one, in setup() of an "

@@ -22,7 +22,7 @@ from transformers import (
 from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
-from normprobe.model.checkpoint import KINDS, auto_class, open_checkpoint
+from normprobe.model.checkpoint import KINDS, auto_class, open_checkpoint, other_class_doubt
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 from normprobe.versions import is_line_5
@@ -174,6 +174,19 @@ def test_the_class_that_auto_map_names_is_built(repository: Any, tmp_path: Path)
     for _ in range(2):
         model = build_on_meta(open_checkpoint(str(tmp_path), trust_remote_code=True))
         assert type(model).__name__ == "NamedForCausalLM"
+
+
+@pytest.mark.parametrize(("own_forward", "doubted"), [(False, False), (True, True)])
+def test_a_class_that_runs_as_the_named_one_is_in_no_doubt(
+    own_forward: bool, doubted: bool
+) -> None:
+    """MoE-LLaVA's README loads one of the same forward, LISA's another model around it."""
+    config = type("DerivedConfig", (PretrainedConfig,), {"model_type": "derived"})
+    members = {"config_class": config, "forward": lambda self, input_ids: None}
+    named: Any = type("Named", (PreTrainedModel,), members)
+    other = {"forward": lambda self, input_ids: None} if own_forward else {}
+    model = type("Other", (named,), other)(config(architectures=["Named"]))
+    assert bool(other_class_doubt(model)) == doubted
 
 
 def test_code_of_a_repository_is_found_again_beside_a_setup(repository: Any) -> None:

@@ -360,9 +360,7 @@ def _by_hand(
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
         unknown="" if told_pixels else f", {_GUESS}",
-        aspect=f"; {_GUESS}: the config asks for a square (image_aspect_ratio), this does not pad"
-        if settings.get("image_aspect_ratio") == "pad"
-        else "",
+        aspect=_otherwise_cut(settings),
         loader=""
         if "def load_processor(" in kept
         else _LOADER.format(
@@ -373,6 +371,20 @@ def _by_hand(
     said = {each for each in ("TURN", "IMAGE") if f"\n{each} = " in f"\n{kept}"}
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if line.partition(" =")[0] not in said)
+
+
+def _otherwise_cut(settings: Mapping[str, Any]) -> str:
+    """What the config asks for in place of one square a picture, as the end of a line."""
+    aspect = str(settings.get("image_aspect_ratio"))
+    if aspect == "pad":
+        asks = "a square (image_aspect_ratio), this does not pad"
+    elif "anyres" in aspect:
+        asks = f"tiles (image_aspect_ratio {aspect}), this makes one square"
+    elif settings.get("dynamic_image_size") is True:
+        asks = "tiles (dynamic_image_size), this makes one square"
+    else:
+        return ""
+    return f"; {_GUESS}: the config asks for {asks}"
 
 
 def _towers(name: str, settings: Mapping[str, Any]) -> Iterator[str]:

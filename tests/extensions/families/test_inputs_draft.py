@@ -515,18 +515,28 @@ def test_pictures_are_made_as_the_vision_encoder_has_it(
         assert "look" not in text.partition("def load_processor")[2].partition("TAKES")[0]
 
 
-@pytest.mark.parametrize("aspect", ["pad", "anyres", None])
-def test_a_picture_that_its_code_pads_is_said_not_to_be(aspect: str | None, tmp_path: Path) -> None:
-    config = {"model_type": "nobodys", "architectures": ["Nobodys"], "image_aspect_ratio": aspect}
+@pytest.mark.parametrize(
+    ("asks", "said"),
+    [
+        ({"image_aspect_ratio": "pad"}, "this does not pad"),
+        ({"image_aspect_ratio": "anyres_max_9"}, "anyres_max_9), this makes one square"),
+        ({"dynamic_image_size": True}, "tiles (dynamic_image_size), this makes one square"),
+        ({"dynamic_image_size": False, "image_aspect_ratio": None}, ""),
+    ],
+)
+def test_a_picture_that_its_code_cuts_otherwise_is_said_not_to_be(
+    asks: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    config = {"model_type": "nobodys", "architectures": ["Nobodys"], **asks}
     config |= {"image_size": [16, 336, 336], "image_mean": [0.5, 0.5, 0.5]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     result = invoke("inputs", tmp_path, "--write", tmp_path / "begun.py")
     lines = (tmp_path / "begun.py").read_text().splitlines()
     (number,) = (n for n, line in enumerate(lines, 1) if line.startswith("SIDE"))
-    assert ("this does not pad" in lines[number - 1]) == (aspect == "pad")
+    assert said in lines[number - 1]
     assert lines[number - 1].startswith("SIDE, MEAN, STD = 336, [0.5, 0.5, 0.5], [0.2686")
     guessed = result.stdout.rpartition("guessed, so look at lines ")[2].split("\n")[0].split(", ")
-    assert (str(number) in guessed) == (aspect == "pad")
+    assert (str(number) in guessed) == bool(said)
 
 
 @pytest.mark.parametrize(
