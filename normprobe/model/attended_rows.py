@@ -47,8 +47,14 @@ def source_of_attended(
     try:
         both = [moved_to(model, given) for given in (inputs, with_other_pixels(inputs))]
         found = _compared(partial(_Forward, model, parts, layers), *both)
-    except NormprobeError:  # weights behind layer 1 may not have been read
-        found = None
+    except NormprobeError:
+        if not any(w.is_meta for layer in layers for w in layer.parameters()):
+            found = None
+        else:  # what measures no more reads no weights behind layer 1
+            return part.name, (
+                f"whether text attends to the rows of {part.name} was not looked at, for not all "
+                "decoder layers are read; `normprobe layers` reads them, and looks"
+            )
     if found is None:
         return part.name, (
             f"no call of a module shows which rows text attends to, so nothing tells whether they "

@@ -305,6 +305,18 @@ def test_rows_that_no_module_hands_over_to_text_are_refused() -> None:
     assert re.search(problem, " ".join(run.record["doubts"]))
 
 
+def test_what_text_attends_to_is_not_looked_at_where_layers_are_not_read() -> None:
+    """`interface` reads the weights before decoder layer 1 alone (mPLUG-Owl3)."""
+    module, inputs = made(Interleaved), {"tokens": WORDS, "image": pictures(2)}
+    module.blocks[1:].to("meta")
+    told = "was not looked at, for not all decoder layers are read; `normprobe layers` reads them"
+    named = {**NAMED, **ATTENDING}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).interface(inputs)
+    assert told in " ".join(run.record["doubts"])
+    run = Probe(made(Interleaved), named=named, special_token_ids=SPECIAL).interface(inputs)
+    assert not run.record.get("doubts")
+
+
 def test_a_picture_that_no_row_holds_may_be_attended_to() -> None:
     with pytest.raises(NormprobeError, match="other pixels change no row") as raised:
         Probe(made(Interleaved), named=NAMED).layers({"tokens": WORDS, "image": pictures(2)})
