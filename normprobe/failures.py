@@ -35,6 +35,12 @@ _MISSING = re.compile(
     r"|the package for (?P<named>\w+) doesn't seem to be installed"
 )
 
+#: A config for which nothing registers a model.
+_UNREGISTERED = re.compile(
+    r"Unrecognized configuration class <class '(?:[\w.]+\.)?(\w+)'> "
+    r"for this kind of AutoModel: (\w+)"
+)
+
 #: What transformers calls a package, and its name.
 _CALLED = {"flashattention2": "flash_attn"}
 
@@ -100,7 +106,7 @@ _OF_VERSIONS = (ImportError, NameError, AttributeError, TypeError, NotImplemente
 _RUNS_OTHERS = ("normprobe.model.own_forward", "normprobe.remote_code_bridges")
 
 #: Where a part is loaded that is not of the checkpoint's own modules.
-_PREPARED = "load it in prepare(model, processor) of --inputs FILE.py, as its own loader does"
+PREPARED = "load it in prepare(model, processor) of --inputs FILE.py, as its own loader does"
 
 #: How to come to inputs that a forward takes.
 _OTHERS = "begin others: normprobe inputs MODEL --write FILE"
@@ -193,6 +199,13 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
             f"the code of {name} needs {', '.join(packages)}, not installed here",
             install(packages),
         )
+    if unknown := _UNREGISTERED.search(str(error)):
+        config, auto_class = unknown.groups()
+        return NormprobeError(
+            f"no class of {name} is registered, of which {auto_class} could make a model",
+            "in setup() of an --inputs file, behind the import of its class: "
+            f"{auto_class}.register({config}, CLASS)",
+        )
     what = f"{type(error).__name__}: {_without_file(first_line(error))}"
     running = _running_version()
     if _line(written_for) in (None, _running()):
@@ -230,7 +243,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
     if "device meta" in what or "meta tensor" in what:
         return NormprobeError(
             f"a part of {name} holds no weights: {what}",
-            f"where its code keeps it in a plain list or adds it later, {_PREPARED}",
+            f"where its code keeps it in a plain list or adds it later, {PREPARED}",
         )
     if _SEVERAL_DTYPES.search(what):
         return NormprobeError(
@@ -258,7 +271,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
         )
     check = f"hold them against what its forward takes, or {_OTHERS}"
     if isinstance(error, AttributeError):
-        check = f"if that is a part that its code adds later, {_PREPARED}; else {check}"
+        check = f"if that is a part that its code adds later, {PREPARED}; else {check}"
     if is_native(model):
         check = "check that model and processor belong together"
     return NormprobeError(
@@ -384,6 +397,9 @@ def install(packages: Sequence[str]) -> str:
 def other_version(written_for: str | None) -> str:
     """What to do about code or files of another transformers than the one that runs."""
     line, running = _line(written_for), _running()
+    if written_for is None and running >= _NEWER:  # H2OVL's config says null
+        older = _environment("normprobe", "==4.57.6")
+        return f"NORMPROBE_DEBUG=1 shows where; if it was written for transformers 4: {older}"
     if written_for is None or line is None or line == running:
         return f"NORMPROBE_DEBUG=1 shows where; {_LATER}"
     if line >= _NEWER:

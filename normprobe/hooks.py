@@ -503,6 +503,12 @@ def accepted_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, An
     Raises:
         NormprobeError: one of these has no name there, or an input that it needs is missing.
     """
+    if type(model).forward is nn.Module.forward and "forward" not in vars(model):
+        raise NormprobeError(
+            f"{type(model).__name__} has no forward",
+            "write forward(model, **inputs) in an --inputs file, which makes its layers run; in "
+            "Python: Probe(model, forward=...)",
+        )
     parameters = signature(model.forward).parameters
     own = {VISUAL_MASK} & parameters.keys()
     named = {name: inputs[name] for name in inputs if name not in MASKS or name in own}

@@ -27,6 +27,7 @@ from normprobe.measurements import over_samples
 from normprobe.measurements.measurement import Measurement, SampleMeasurement
 from normprobe.model.align.target import PROMPT, aligned
 from normprobe.model.find.overrides import OVERRIDES
+from normprobe.model.load.loading import device_and_dtype
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import traced_example
@@ -133,6 +134,10 @@ class Pipeline:
         note_parts(self.run, self.model)
         if self.model.doubt:
             doubt(self.run, self.model.doubt)
+        before, now = self.source.dtype, device_and_dtype(self.model.model)[1]
+        if now != before:
+            self.run.note(dtype=now)
+            doubt(self.run, f"the model's own forward casts its weights from {before} to {now}")
         if self._can_wait:
             return finished_later(self.run, tables, self._started)
         return finished(self.run, tables(), self._started)

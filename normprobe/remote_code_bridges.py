@@ -236,6 +236,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     bridge_capturing()
     bridge_cache(DynamicCache)
     bridge_token_of_config(PretrainedConfig)
+    bridge_unset_rope(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
     warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
@@ -655,6 +656,23 @@ def bridge_rope_scaling(config_class: type) -> None:
     config_class.rope_scaling = property(read, write)  # type: ignore[attr-defined]
 
 
+def bridge_unset_rope(config_class: Any) -> None:
+    """Code writes no scaling into a config of transformers, which is no scaling at all (H2OVL)."""
+    standard: Any = vars(config_class).get("rope_scaling")
+    if not isinstance(standard, property) or hasattr(standard.fset, "__wrapped__"):
+        return
+    write_as_is: Any = standard.fset
+
+    @wraps(write_as_is)
+    def write(self: Any, scaling: Any) -> None:
+        if scaling is None and (parameters := vars(self).get("rope_parameters")):
+            scaling = {n: parameters[n] for n in _PLAIN_ROPE[2:] if n in parameters}
+            scaling["rope_type"] = "default"
+        write_as_is(self, scaling)
+
+    config_class.rope_scaling = property(standard.fget, write)
+
+
 def bridge_config_defaults(config_class: Any) -> None:
     """Configs had these fields whether they were set or not; those of rotary tables moved.
 
@@ -669,6 +687,12 @@ def bridge_config_defaults(config_class: Any) -> None:
         make(self, *arguments, **fields)
         if kept := {name: fields[name] for name in _GENERATION_DEFAULTS.keys() & fields.keys()}:
             vars(self)[_GIVEN] = kept
+        for part in vars(self).values():  # of transformers' own, whose code is another (Phantom)
+            told = getattr(part, "rope_parameters", None)
+            theta = told.get("rope_theta") if isinstance(told, dict) else None
+            if theta is not None and not hasattr(part, "rope_theta"):
+                _note("rope_theta of a part")
+                part.rope_theta = theta
 
     config_class.__init__ = make_and_keep
 

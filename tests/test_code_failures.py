@@ -246,6 +246,26 @@ def test_missing_packages_are_told_from_names_that_went(
     assert missing_packages(error) == packages
 
 
+def test_code_of_no_told_version_may_be_older(running: str) -> None:
+    """H2OVL's config says null."""
+    told = code_failure(TypeError("'NoneType' object is not subscriptable"), "org/model", None)
+    assert ("if it was written for transformers 4: " in told.remedy) == running.startswith("5")
+
+
+def test_a_class_that_nothing_registers_is_no_fault_of_its_code() -> None:
+    """Another version of transformers would say the same (Phantom)."""
+    error = ValueError(
+        "Unrecognized configuration class <class 'model.config.PhantomConfig'> for this kind of "
+        "AutoModel: AutoModelForCausalLM.\nModel type should be one of AConfig."
+    )
+    told = code_failure(error, "org/model", "4.45.0")
+    assert told.problem == (
+        "no class of org/model is registered, of which AutoModelForCausalLM could make a model"
+    )
+    assert told.remedy.endswith("AutoModelForCausalLM.register(PhantomConfig, CLASS)")
+    assert "pip" not in told.remedy
+
+
 @pytest.mark.parametrize(
     ("packages", "expected"),
     [

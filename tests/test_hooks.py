@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import (
+    accepted_inputs,
     arguments_of,
     attached,
     by_name,
@@ -226,6 +227,16 @@ def test_a_part_of_a_sharded_model_that_ran_before_it_is_told_by_the_name_of_fsd
 class Named(nn.Module):
     def forward(self, ids: Tensor, image: Tensor | None = None, mask: Tensor | None = None) -> None:
         self.given = (ids, image, mask)
+
+
+def test_a_class_without_a_forward_is_named() -> None:
+    """Phantom has `generate` alone."""
+
+    class Generating(nn.Module): ...
+
+    with pytest.raises(NormprobeError, match="Generating has no forward") as refused:
+        accepted_inputs(Generating(), {"input_ids": torch.ones(1, 2)})
+    assert "write forward(model, **inputs) in an --inputs file" in refused.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 from support.commands import invoke
 from support.flat import flat
 from support.hooks import hooks_of
+from support.plain_modules import Plain, made
 from support.processors import make_checkpoint, make_processor
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
@@ -108,6 +109,25 @@ def test_several_measurements_find_the_parts_once(calls: Any) -> None:
         probe.interface("sample", limit=1)
     probe.embeddings()
     assert len(found) == 1
+
+
+class Casting(Plain):
+    """As Osprey: its forward casts its weights, for good."""
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor, **_: Any) -> torch.Tensor:
+        self.double()
+        return super().forward(tokens, image.double())
+
+
+@pytest.mark.parametrize("kind", [Plain, Casting])
+def test_a_forward_that_casts_its_weights_is_in_doubt(kind: type[Plain]) -> None:
+    ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2]])
+    inputs = {"tokens": ids, "image": torch.randn(1, 3, 8, 8)}
+    record = Probe(made(kind)).layers(inputs).record
+    told = "the model's own forward casts its weights from float32 to float64"
+    casts = kind is Casting
+    assert (told in record.get("doubts", [])) == casts
+    assert record["dtype"] == ("float64" if casts else "float32")
 
 
 def test_the_inputs_stay_as_they_are() -> None:

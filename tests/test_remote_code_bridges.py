@@ -200,6 +200,32 @@ def test_what_transformers_itself_held_is_imported_from_there(name: str) -> None
         exec(f"from transformers import {name}", {})
 
 
+def test_a_part_of_transformers_own_says_where_its_rotary_tables_begin() -> None:
+    """Phantom's code reads it of the Qwen2 config inside its own."""
+
+    class Around(PretrainedConfig):
+        model_type = "around"
+
+        def __init__(self, **kwargs: Any) -> None:
+            self.inside = LlamaConfig(rope_theta=77.0)
+            super().__init__(**kwargs)
+
+    Around.__module__ = "foreign.around"
+    remote_code_bridges._bridge_class(Around)
+    assert Around().inside.rope_theta == 77.0
+
+
+def test_no_scaling_that_is_written_into_a_config_leaves_its_plain_tables() -> None:
+    """H2OVL updates the config of its decoder with what its file says: rope_scaling null."""
+    config = LlamaConfig(rope_theta=77.0)
+    with remote_code_bridges.foreign_code(True, []):
+        config.update({"rope_scaling": None, "hidden_size": 8})
+        if is_line_5():
+            assert config.rope_parameters == {"rope_theta": 77.0, "rope_type": "default"}
+        config.update({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}})
+    assert config.rope_scaling["factor"] == 2.0
+
+
 def test_a_cache_of_tuples_is_one_of_today() -> None:
     with remote_code_bridges.foreign_code(True, []):
         assert not DynamicCache.from_legacy_cache(None).get_seq_length()

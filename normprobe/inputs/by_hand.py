@@ -130,6 +130,8 @@ def _looked_at(
             if isinstance(look, ImageProcessingMixin):
                 call: Any = look
                 return dict(call(pictures, return_tensors="pt"))
+            if hasattr(look, "image_mean") and callable(getattr(look, "preprocess", None)):
+                return dict(look.preprocess(pictures, return_tensors="pt"))  # TinyLLaVA's SigLIP
     side, mean, std = pixels
     resized = [normalised(picture.resize((side, side)), mean, std) for picture in pictures]
     return {"pixel_values": torch.stack(resized)}

@@ -279,7 +279,7 @@ def other_class_doubt(model: Any) -> str:
     names, built = model.config.architectures or (), type(model).__name__
     if is_native(model) or not names or built in names:
         return ""
-    named = [each for each in type(model).__mro__ if each.__name__ in names]
+    named: list[Any] = [each for each in type(model).__mro__ if each.__name__ in names]
     if any(each.forward is type(model).forward for each in named):
         return ""  # derived from it, and runs as it does (MoE-LLaVA)
     return (
@@ -558,6 +558,13 @@ def _kind_of(config: Any) -> str:
     is_causal = is_causal or reads_sounds(config)
     if is_causal or _registers(config, "AutoModelForCausalLM") or _writes_text(config):
         return VISION_LANGUAGE if _has_vision_part(config) else LANGUAGE_MODEL
+    if is_own_code(config) and not _registers(config, "AutoModel"):  # Phantom, by its import alone
+        kind, names = type(config).__name__, getattr(config, "architectures", None) or ["CLASS"]
+        raise NormprobeError(
+            f"no class is registered that makes a model of {kind}",
+            "in setup() of an --inputs file, behind the import of its class: "
+            f"AutoModelForCausalLM.register({kind}, {names[0]})",
+        )
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return BARE_VISION_ENCODER
     if _registers(config, "AutoModel") and _has_vision_part(config):  # VILA-U

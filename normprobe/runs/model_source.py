@@ -38,6 +38,7 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.loading import (
     bytes_to_fetch,
+    device_and_dtype,
     fetched_files,
     load_model,
     reading_record,
@@ -99,6 +100,7 @@ class ModelSource(ABC):
     ) -> None:
         self.loading = loading
         self.prepared: list[str] = []
+        self.dtype = ""  # of the weights, before any forward
         self._config = config
         self._model: Any = None
         self._named = {**inputs_file.parts, **loading.parts}
@@ -190,6 +192,7 @@ class ModelSource(ABC):
                     self.doubt = "; ".join(filter(None, [self.doubt, said]))
                 if self._inputs_file.forward is not None:
                     self._model = run_by(self._model, self._inputs_file.forward)
+            self.dtype = device_and_dtype(self._model)[1]
             if runs and is_sharded(self._model):  # the whole model before any part of it
                 examples = [*examples]
                 with observing(self._model):

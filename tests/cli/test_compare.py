@@ -73,6 +73,10 @@ def test_checkpoints_come_in_order_with_the_labels_that_they_were_given(
     own = select(table, "norm", run="late-300", group="visual")["mean"]
     made = select(pd.read_csv(folders[0] / "layers.csv"), "norm", group="visual")["mean"]
     assert len(made) and own.tolist() == made.tolist()
+    ranked = select(pd.read_csv(tmp_path / "out/ranking.csv"), "disparity_input")
+    disparity = ranked.set_index("run")["mean"]
+    for times, label in enumerate(("early-100", "middle-200", "late-300"), 1):
+        assert disparity[label] == pytest.approx(times * 16.53 / 0.2911)
 
 
 def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:

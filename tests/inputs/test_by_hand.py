@@ -84,6 +84,21 @@ def test_a_tower_s_own_image_processor_looks_at_the_pictures() -> None:
     assert made["sizes"] == [(8, 4), (4, 8)]
 
 
+def test_a_tower_s_plain_image_processor_looks_at_the_pictures() -> None:
+    """TinyLLaVA's of SigLIP is no class of transformers, and is never called itself."""
+
+    class Look:
+        image_mean = (0.5, 0.5, 0.5)
+
+        def preprocess(self, images, return_tensors):
+            return {"pixel_values": torch.full((len(images), 3), 7.0)}
+
+    model = nn.Sequential(nn.Identity())
+    model[0].image_processor = Look()
+    made, _ = built([Sample("a", "What?", (RED, BLUE))], model=model)
+    assert made["pixel_values"].tolist() == [[7.0] * 3] * 2
+
+
 def test_a_turn_without_its_prompt_is_refused() -> None:
     with pytest.raises(NormprobeError, match=r"lacks \{images\} and \{prompt\}"):
         built([Sample("a", "What?", (RED,))], turn="USER: {turn}")

@@ -209,6 +209,19 @@ def test_a_class_that_only_auto_model_offers_is_built_by_it() -> None:
     assert auto_class(VISION_LANGUAGE, config()) is AutoModelForCausalLM
 
 
+def test_a_config_without_a_registered_class_says_how_to_register_it(tmp_path: Path) -> None:
+    """An import that registers the config alone, or nothing (Phantom): no vision encoder."""
+    fields = {"model_type": "unregistered", "vision_config": {}}
+    config = type("UnregisteredConfig", (PretrainedConfig,), {**fields, "__module__": "mine"})
+    AutoConfig.register("unregistered", config)
+    stored = {"model_type": "unregistered", "architectures": ["PhantomForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(NormprobeError, match="makes a model of UnregisteredConfig") as refused:
+        open_checkpoint(str(tmp_path), inputs_file=InputsFile(setup=lambda: None))
+    told = "AutoModelForCausalLM.register(UnregisteredConfig, PhantomForCausalLM)"
+    assert told in refused.value.remedy
+
+
 def test_a_config_with_a_tower_that_auto_model_takes_is_of_a_vision_language_model(
     tmp_path: Path,
 ) -> None:

@@ -153,6 +153,16 @@ def test_a_refused_model_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
         assert "--part projector=NAME" in e.value.remedy
 
 
+def test_where_weights_are_left_out_a_trace_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`interface` reads no decoder layers, and no trace runs without them (MoE-LLaVA)."""
+    monkeypatch.setattr(measured_model, "other_projectors", lambda *_: [])
+    model = llava_with(reward=nn.Linear(32, 64))
+    model.model.language_model.layers.to("meta")
+    with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
+        Probe(model).interface(tiny_inputs(model))
+    assert "add --verify: all weights are read then, and a trace finds it" in e.value.remedy
+
+
 class WithPositions(nn.Module):
     """A language model that adds learned positions to all that enters it."""
 

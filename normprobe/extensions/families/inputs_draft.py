@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.failures import PREPARED
 from normprobe.inputs.chat import image_token
 from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.inputs.on_device import pixel_inputs
@@ -112,7 +113,7 @@ _CONSTANTS = """
 TURN = {turn}
 IMAGE = "<image>\\n"  # in a prompt, until ids take its place
 IMAGE_IDS = [{id}] * {rows}  # {how}
-SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found{unknown}{aspect}
+SIDE, MEAN, STD = {pixels}  # of a picture, {unless}{unknown}{aspect}
 {loader}
 """
 _LOADER = """
@@ -183,10 +184,11 @@ def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) ->
         probe = Probe(model, **{**vars(loading), "inputs": path})
         table = wide(probe.layers("sample", limit=1, intervals=False, workers=0).table)
     except NormprobeError as failure:
-        may = f"forward may ask for {', '.join(left_out)}, which TAKES leaves out; else "
-        return (
-            f"not measured with it yet: {failure.problem}\n{may * bool(left_out)}{failure.remedy}"
-        )
+        may = f"forward may ask for {', '.join(left_out)}, which TAKES leaves out"
+        ways = [may] * bool(left_out) + [failure.remedy]
+        if PREPARED in failure.remedy:  # that comes first
+            ways.reverse()
+        return f"not measured with it yet: {failure.problem}\n{'; else '.join(ways)}"
     held = table[(table["layer"] == 0) & (table["group"] != NON_VISUAL)]
     told = ", ".join(f"{n} {group}" for group, n in zip(held["group"], held["tokens"], strict=True))
     if VISUAL not in set(held["group"]):
@@ -259,10 +261,16 @@ def _text(
         what = f"import the module of {its_class} here"
         before += _SETUP.format(what=repr(what))
     names = {id(module): each for each, module in model.named_modules()}
-    taken = [*_taken([p.name for p in parameters] or _USUAL, made)]
+    takes = [p.name for p in parameters] or [*_USUAL]
+    taken = [*_taken(takes, made)]
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind in _OPEN]
+    more = any(p.kind is p.VAR_KEYWORD for p in parameters) and not (made or needed)
+    if more:  # ids may be passed on unnamed (mPLUG-Owl3)
+        ids = [each for each in _OFFERED[:2] if each not in takes]
+        taken += [f'"{each}": "{each}",  # {_GUESS}' for each in ids]
     if said and ("def forward(" in kept or not any(p.kind in _OPEN for p in parameters)):
         taken = [f'"{theirs}": {ours!r},' for theirs, ours in said.items()]  # nothing else knows
-    given, needed = _GIVEN, [p.name for p in parameters if p.default is p.empty and p.kind in _OPEN]
+    given = _GIVEN
     if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
         taken = [f"{line}  # {_GUESS}" for line in _taken([*made] or _OFFERED, made)]
         given = f'{{"{needed[0]}": {_GIVEN}}}'
@@ -336,6 +344,9 @@ def _by_hand(
     side = max((v for n, v in sides if n == sides[0][0]), default=None)
     # A negative one is no word's: code that names it puts it for a picture, whatever else is said.
     token = next((v for n, v in known if _ID.match(n) and type(v) is int and v < 0), token)
+    for place in _named_towers(name, settings) if side is None else ():
+        of_tower = dict(fields(read_config_file(cached(place, "config.json", None))))
+        side = next((v for v in (side, of_tower.get("image_size")) if type(v) is int), None)
     if side is None and (in_name := _SIDE_IN_NAME.search(str(settings))):
         side = int(in_name[1])
     siglip = "siglip" in str(settings).lower()
@@ -359,6 +370,9 @@ def _by_hand(
         rows=1 if token is None or token < 0 else rows or 1,  # of an id of no word forward knows
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
+        unless="unless `look` is found, which load_processor reads"
+        if look
+        else "where no image processor is found",
         unknown="" if told_pixels else f", {_GUESS}",
         aspect=_otherwise_cut(settings),
         loader=""
@@ -389,11 +403,16 @@ def _otherwise_cut(settings: Mapping[str, Any]) -> str:
 
 def _towers(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """Where an image processor of a vision encoder lies that the config names: folders, hub ids."""
+    for place in _named_towers(name, settings):
+        if cached(place, "preprocessor_config.json", None):
+            yield place
+
+
+def _named_towers(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Vision encoders that the config names: folders, also inside that of the model, or hub ids."""
     for field, value in fields(settings):
         if isinstance(value, str) and "/" in value and _TOWER.search(field):
-            for place in (str(Path(name) / value), value):
-                if cached(place, "preprocessor_config.json", None):
-                    yield place
+            yield from (str(Path(name) / value), value)
 
 
 def _lines(items: Any) -> str:

@@ -431,6 +431,19 @@ def test_what_a_forward_without_names_takes_is_kept(
     assert (kept in Path("named.py").read_text()) == bool(own)
 
 
+def test_ids_are_offered_to_a_forward_that_takes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mPLUG-Owl3's names its pixels alone, and passes the rest on."""
+    monkeypatch.chdir(tmp_path)
+    forward = "\n    def forward(self, pixel_values=None, **kwargs):\n        pass\n"
+    untold(tmp_path, UNTOLD + forward)
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    text = Path("begun.py").read_text()
+    assert '    "pixel_values": "pixel_values",\n    "input_ids": "input_ids",  # a guess\n' in text
+
+
 def test_what_a_user_says_of_a_turn_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +505,17 @@ def test_an_id_of_no_word_is_what_stands_for_a_picture(
     assert "IMAGE_IDS = [-200] * 1" in Path("begun.py").read_text()
 
 
+def test_the_side_is_that_of_the_vision_encoder(tmp_path: Path) -> None:
+    """Its config says it where no image processor does (TinyChart)."""
+    tower = tmp_path / "towers/siglip"
+    tower.mkdir(parents=True)
+    (tower / "config.json").write_text(json.dumps({"vision_config": {"image_size": 112}}))
+    config = {"model_type": "nobodys", "architectures": ["Nobodys"], "vision_tower": str(tower)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
+    assert "\nSIDE, MEAN, STD = 112, [0.5, " in (tmp_path / "begun.py").read_text()
+
+
 @pytest.mark.parametrize("where", ["beside it", "elsewhere", "only its name"])
 def test_pictures_are_made_as_the_vision_encoder_has_it(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -510,6 +534,7 @@ def test_pictures_are_made_as_the_vision_encoder_has_it(
     text = Path("begun.py").read_text()
     if where in tower:
         assert f"look.from_pretrained({str(tower[where])!r}, trust" in text
+        assert "of a picture, unless `look` is found, which load_processor reads" in text
     else:
         assert "SIDE, MEAN, STD = 336, [0.48" in text
         assert "look" not in text.partition("def load_processor")[2].partition("TAKES")[0]

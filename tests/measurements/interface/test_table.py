@@ -65,6 +65,17 @@ def test_the_scale_of_the_table_is_the_median_of_the_samples() -> None:
     np.testing.assert_allclose(effective, [[2.0, 0.2], [3.0, 0.2]], rtol=1e-12)
 
 
+def test_quantiles_of_the_table_are_scaled_as_its_mean_is() -> None:
+    quantiles = {"norm_q05": [0.5, 0.6], "norm_q50": [0.9, 1.4], "norm_q95": [1.6, 2.5]}
+    first = {"stage": "text_embedding_table", "group": ["all_rows", "nonzero_rows"], "tokens": 9}
+    embedding = pd.DataFrame(first | {"hidden_size": 16, "norm_mean": [1.0, 1.5], **quantiles})
+    table = without_intervals(interface_rows(3.0), tidied("interface", embedding))
+    effective = table.set_index("stage").loc["effective_embedding"]
+    assert effective["tokens"].tolist() == [9, 9]
+    for name, of_rows in quantiles.items():
+        np.testing.assert_allclose(effective[name], 3 * np.array(of_rows), rtol=1e-12)
+
+
 @pytest.mark.parametrize("scale", [2.0, float("nan")])
 def test_means_and_ratios_have_their_intervals(scale: float) -> None:
     """With a scale the table's norms are constants; without, the prompts' rows stand for them."""
