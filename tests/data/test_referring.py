@@ -9,7 +9,7 @@ from normprobe.data.data_set import open_data
 
 ANNOTATIONS = [
     {"id": 70, "image_id": 7, "bbox": [2, 3, 10, 5], "tokens_positive": [[8, 11]]},
-    {"id": 80, "image_id": 8, "bbox": [0.0, 0.0, 32.4, 24.0]},
+    {"id": 80, "image_id": 8, "bbox": [0.0, 0.0, 32.4, 24.3]},
 ]
 
 

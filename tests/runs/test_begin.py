@@ -3,8 +3,10 @@ import platform
 from pathlib import Path
 
 import numpy
+import pytest
 
-from normprobe.runs.begin import installed_version, provenance, unfinished_run
+from normprobe.errors import NormprobeError
+from normprobe.runs.begin import installed_version, provenance, resumed, unfinished_run
 from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import SCHEMA_VERSION
 
@@ -40,6 +42,22 @@ def test_of_unfinished_runs_the_one_begun_last_goes_on(tmp_path):
         run.unlock()
     record = {"command": "layers", "data": "sample"}
     assert unfinished_run(tmp_path, record) == tmp_path / "layers-a"
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_run_goes_on_with_the_attention_that_it_began_with(tmp_path, free):
+    """Another implementation rounds otherwise; another batch size does what it did."""
+    option, before, now = ("batch_size", 4, 2) if free else ("attn_implementation", "eager", "sdpa")
+    record = {"command": "layers", "schema_version": SCHEMA_VERSION, "versions": {}}
+    run = RunFolder.create(
+        tmp_path, overwrite=False, record={**record, "options": {option: before}}
+    )
+    run.unlock()
+    if free:
+        assert resumed(tmp_path, {**record, "options": {option: now}}) is not None
+        return
+    with pytest.raises(NormprobeError, match="--attn-implementation eager; this command comes"):
+        resumed(tmp_path, {**record, "options": {option: now}})
 
 
 def test_an_absent_package_has_no_version():

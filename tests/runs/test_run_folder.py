@@ -392,17 +392,19 @@ def test_overwrite_deletes_only_what_was_written(tmp_path):
     assert RunFolder.open(tmp_path).record["files"] == []
 
 
-def replaced(path):
+def replaced(path, rows=True):
     """A run that was begun in place of an older one, as ``--overwrite`` begins it."""
     old = new_run(path, model="old")
-    old.append(part("a"))
+    if rows:
+        old.append(part("a"))
     old.write_table("layers", part("a"))
     old.finish()
     return RunFolder.create(path, overwrite=True, record={**RECORD, "model": "new"}, later=True)
 
 
-def test_what_fails_before_it_holds_anything_leaves_the_older_run(tmp_path):
-    run = replaced(tmp_path)
+@pytest.mark.parametrize("rows", [True, False])  # of embeddings there are none
+def test_what_fails_before_it_holds_anything_leaves_the_older_run(tmp_path, rows):
+    run = replaced(tmp_path, rows)
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
     with pytest.raises(KeyError), run.discarded_on_failure():
         run.note(seconds=3)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.statistics.loud_tokens import loudest_token, loudest_tokens
+from normprobe.statistics.loud_tokens import loudest_token, loudest_tokens, twins_of
 
 
 def test_it_has_a_place_in_the_prompt_an_id_and_a_share() -> None:
@@ -28,3 +28,9 @@ def test_a_table_names_the_token_of_most_samples() -> None:
     assert pd.isna(visual["token"]) and (visual["position"], visual["samples"]) == (3, 1)
     assert table["group"].tolist() == ["visual", "text"]
     assert loudest_tokens(rows, ["group"], None)["token"].isna().all()
+
+
+def test_a_loud_token_before_and_behind_all_quiet_ones_has_the_nearest_for_a_twin() -> None:
+    norms = np.array([9.0, 1.0, 2.0, 1.5, 8.0])
+    first, last = twins_of(np.array([0, 4]), norms, None)
+    assert (first.tolist(), last.tolist()) == ([1], [3])

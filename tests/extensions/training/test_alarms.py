@@ -509,6 +509,22 @@ def test_what_a_processor_makes_is_read_from_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ratios", "alarms"),
+    [
+        ([1e-7, 1e-3, 1e-7, 1e-3, 1e-7], 0),
+        ([1e-7, 1e-3, 1e-7, 1e-7], 1),
+    ],
+)
+def test_small_updates_are_told_where_they_follow_each_other(
+    ratios: list[float], alarms: int
+) -> None:
+    judge = Judge()
+    made = [(step, of_projector(1.0, ratio)) for step, ratio in enumerate(ratios)]
+    found = [alarm for step, rows in made for alarm in judge.weights(step, rows, True, 1.0)]
+    assert [alarm.name for alarm in found] == ["update"] * alarms
+
+
+@pytest.mark.parametrize(
     ("ratio", "warmth", "alarms"), [(2e-6, 0.1, 0), (2e-6, 1.0, 1), (2e-7, 0.1, 1)]
 )
 def test_a_small_update_is_judged_by_the_warmth(ratio: float, warmth: float, alarms: int) -> None:

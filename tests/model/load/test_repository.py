@@ -1,6 +1,7 @@
 """Spans of a file on a hub, of a file system that hands over a few bytes at a time."""
 
 from io import BytesIO
+from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -47,6 +48,21 @@ def test_spans_are_read_whole_from_the_begin_and_from_the_end(
     read = [(start, bytes(data)) for start, data in repository.read_spans("a.bin", spans)]
     assert read == [(3, CONTENT[3:25]), (50, CONTENT[50:51]), (-9, CONTENT[-9:])]
     assert opened == [place]
+
+
+def test_a_file_in_the_cache_is_that_of_the_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    cache = tmp_path / "models--org--model"
+    (cache / "refs").mkdir(parents=True)
+    for revision, commit in (("main", "a" * 40), ("v1", "b" * 40)):
+        (cache / "refs" / revision).write_text(commit)
+        (cache / "snapshots" / commit).mkdir(parents=True)
+        (cache / "snapshots" / commit / "a.bin").write_text(revision)
+    for revision, held in ((None, "main"), ("v1", "v1"), ("v2", None)):
+        path = Repository("model", "org/model", revision).path_here("a.bin")
+        assert (path and path.read_text()) == held
 
 
 @pytest.mark.usefixtures("opened")

@@ -431,6 +431,14 @@ def test_language_alone():
     )
 
 
+def test_stacks_of_one_layer():
+    toy = made(Toy)
+    toy.spine, inputs = toy.spine[:1], inputs_of(toy)
+    traced = trace_parts(toy, inputs)
+    assert (traced.decoder_layers, traced.projector) == ("spine", "bridge")
+    assert torch.equal(traced.visual_positions, placeholders(inputs))
+
+
 def test_half_precision():
     toy = made(Dressed).bfloat16()
     inputs = inputs_of(toy)
