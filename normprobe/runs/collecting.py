@@ -10,21 +10,23 @@ from typing import Any, Protocol, TypeVar
 import pandas as pd
 import torch
 from PIL import Image
+from torch import Tensor
 
 from normprobe.console_state import has_colour
 from normprobe.data.data_set import DataSet
 from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, number_of
+from normprobe.failures import is_native
 from normprobe.hooks import unused_inputs
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.on_device import completed, dtype_of
+from normprobe.inputs.on_device import completed, dtype_of, pixel_inputs
 from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
 from normprobe.model.token_places import NormMap, Picture
 from normprobe.options import AUTO, Sampling
-from normprobe.runs.begin import warn
+from normprobe.runs.begin import doubt, warn
 from normprobe.runs.processes import meeting
 from normprobe.runs.run_folder import PARTIAL, RunStore, image_name
 from normprobe.schema import AUDIO, DIGESTS, IMAGE, VIDEO, VISUAL
@@ -264,6 +266,8 @@ def _measured(
             if too_long is not None:
                 warn(run, too_long)
                 warned = True
+            if (told := untiled(model, batch)) and told not in run.record.get("doubts", []):
+                doubt(run, told)
             seen = observe(completed(model.model, batch.inputs), batch.samples)
             yield thread.submit(rows_of, seen, batch.digests, batch.frames)
             del seen  # while the next one is made
@@ -472,6 +476,21 @@ def note_unused_inputs(run: RunStore, model: MeasuredModel, inputs: Mapping[str,
     known = run.record.get("inputs_not_taken", [])
     if model.has_decoder and (new := set(unused_inputs(model.model, inputs)) - set(known)):
         run.note(inputs_not_taken=sorted({*known, *new}))
+
+
+def untiled(model: MeasuredModel, batch: Batch) -> str:
+    """A doubt where a config asks for tiles, and each picture is one square (LLaVA-NeXT's code)."""
+    asks = str(getattr(getattr(model.model, "config", None), "image_aspect_ratio", None))
+    pixels = [batch.inputs[name] for name in pixel_inputs(batch.inputs) if name in batch.inputs]
+    squares = [each for each in pixels if isinstance(each, Tensor) and each.dim() == 4]
+    if "anyres" not in asks or is_native(model.model) or len(squares) != 1:
+        return ""
+    if len(squares[0]) > len(batch.sample_ids):
+        return ""
+    return (
+        f"config.json asks for tiles (image_aspect_ratio {asks}), and the inputs hold one square a "
+        "picture: what the model makes of tiles is not measured"
+    )
 
 
 def long_prompt(

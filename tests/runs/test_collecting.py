@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from support.several_images import noise
+from torch import nn
 from transformers import BatchFeature
 
 from normprobe import NormprobeError
@@ -23,7 +24,7 @@ from normprobe.inputs.prefetch import Batch
 from normprobe.model.token_places import NormMap, rows_at
 from normprobe.options import Sampling
 from normprobe.runs import collecting
-from normprobe.runs.collecting import norm_maps
+from normprobe.runs.collecting import norm_maps, untiled
 from normprobe.runs.run_folder import RunFolder, RunStore
 from normprobe.schema import DIGESTS, SCHEMA_VERSION
 
@@ -255,3 +256,21 @@ def test_samples_without_an_image_are_not_counted_as_images() -> None:
     note = collecting.note_confidence(RunStore({}), pd.DataFrame({**groups, "image_hash": hashes}))
     assert note.startswith("2 images and 8 samples without: ")
     assert note.endswith("they speak of samples like these")
+
+
+@pytest.mark.parametrize(
+    ("asks", "tiles", "doubted"),
+    [("anyres_max_9", 2, True), ("anyres", 5, False), ("pad", 2, False), (None, 2, False)],
+)
+def test_a_picture_in_one_square_is_in_doubt_where_tiles_are_asked_for(
+    asks: str | None, tiles: int, doubted: bool
+) -> None:
+    """SliME's sampler and LLaVA-Video's newlines do not run then."""
+    body: Any = nn.Module()
+    body.config = SimpleNamespace(image_aspect_ratio=asks)
+    model: Any = SimpleNamespace(model=body)
+    inputs = {"input_ids": torch.ones(2, 5), "pixel_values": torch.zeros(tiles, 3, 8, 8)}
+    batch: Any = SimpleNamespace(inputs=inputs, sample_ids=["a", "b"])
+    told = untiled(model, batch)
+    assert (f"asks for tiles (image_aspect_ratio {asks})" in told) == doubted
+    assert bool(told) == doubted
