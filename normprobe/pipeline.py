@@ -26,7 +26,7 @@ from normprobe.inputs.processor import classes_of
 from normprobe.measurements import over_samples
 from normprobe.measurements.measurement import Measurement, SampleMeasurement
 from normprobe.model.align.target import PROMPT, aligned
-from normprobe.model.find.overrides import OVERRIDES
+from normprobe.model.find.overrides import DISCRETE, OVERRIDES
 from normprobe.model.load.loading import device_and_dtype
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
@@ -120,7 +120,9 @@ class Pipeline:
 
     def _unseen(self, samples: DataSet) -> list[str]:
         """A note where samples have pictures, and nothing was found that sees them."""
-        if self.model.parts.visual_embedding is not None or not samples.has_images:
+        parts = self.model.parts
+        looked_up = parts.visual_embedding is not None or parts.fusion == DISCRETE
+        if looked_up or self.source.is_told_inputs or not samples.has_images:
             return []
         return [
             f"no vision encoder and no projector found: pictures of {samples.name} are left out"

@@ -666,6 +666,7 @@ def bridge_unset_rope(config_class: Any) -> None:
     @wraps(write_as_is)
     def write(self: Any, scaling: Any) -> None:
         if scaling is None and (parameters := vars(self).get("rope_parameters")):
+            _note("rope_scaling")
             scaling = {n: parameters[n] for n in _PLAIN_ROPE[2:] if n in parameters}
             scaling["rope_type"] = "default"
         write_as_is(self, scaling)

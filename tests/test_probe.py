@@ -125,6 +125,11 @@ def test_a_forward_that_casts_its_weights_is_in_doubt(kind: type[Plain]) -> None
     inputs = {"tokens": ids, "image": torch.randn(1, 3, 8, 8)}
     record = Probe(made(kind)).layers(inputs).record
     told = "the model's own forward casts its weights from float32 to float64"
+    own = made(Plain)
+    again = Probe(own)
+    again.layers(inputs)
+    own.double()  # by its owner, between two runs
+    assert not again.layers({**inputs, "image": inputs["image"].double()}).record.get("doubts")
     casts = kind is Casting
     assert (told in record.get("doubts", [])) == casts
     assert record["dtype"] == ("float64" if casts else "float32")

@@ -205,6 +205,7 @@ class ModelSource(ABC):
             whole = parts.family != UNKNOWN and as_it_is
             self._runs = runs or whole
         else:
+            self.dtype = device_and_dtype(self._model)[1]  # its owner may have cast it
             self._found = self._found.afresh()
         return self._found
 

@@ -109,7 +109,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             f"nor a text embedding (get_input_embeddings()); children: {children_of(model)}",
             by_hand(model, **_lacking(model, names, named)),
         )
-    class_rows = override.get("class_rows", class_rows_of(encoder, model))
+    around = model if "vision_encoder" in named else None  # of what was found, it is the whole
+    class_rows = override.get("class_rows", class_rows_of(encoder, around))
     if embedding is None:
         return Parts(encoder, None, None, None, None, (), class_rows=class_rows)
     decoder = _decoder(model, encoder)
