@@ -20,7 +20,7 @@ from normprobe.inputs.on_device import (
 from normprobe.model.attended_rows import source_of_attended
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
-from normprobe.model.find.parts import Part, Parts, by_hand, weight_of
+from normprobe.model.find.parts import Part, Parts, by_hand, weight_of, with_projector
 from normprobe.model.find.residual import norms_of
 from normprobe.model.find.structure import other_projectors
 from normprobe.model.provenance import Placed, Provenance, fitted
@@ -212,7 +212,7 @@ class MeasuredModel:
         if wrong is not None and wrong[0] == "projector" and "projector" not in guessed.named:
             # Another module beside the encoder may be one (Ferret).
             for other in other_projectors(self.model, guessed):
-                self.parts, self._last_watched = replace(guessed, projector=other), None
+                self.parts, self._last_watched = with_projector(guessed, other), None
                 if self._wrong_part(batch)[0] is None:
                     wrong = None
                     break
@@ -279,7 +279,7 @@ class MeasuredModel:
             return
         name, doubt = source_of_attended(self.model, self.parts, self.decoder_layers, inputs)
         if name != handing.name:
-            self.parts = replace(self.parts, projector=Part(name, self.model.get_submodule(name)))
+            self.parts = with_projector(self.parts, Part(name, self.model.get_submodule(name)))
             self._last_watched = None
         self.add_doubt(doubt)
 

@@ -239,7 +239,10 @@ class VisionStages:
         for states, arguments, rows_of_blocks in waiting:
             state = states[self._which or 0]
             rows = state[..., 0].numel()
-            if rows_of_blocks == rows + self._class_rows * rows // state.shape[-2]:
+            patches = self._rows_of_a_tile - self._class_rows
+            of_layers = patches > 0 and state.shape[-2] % patches == 0  # of several (LHRS-Bot)
+            of_layers = of_layers and state.shape[-2] % self._rows_of_a_tile > 0
+            if of_layers or rows_of_blocks == rows + self._class_rows * rows // state.shape[-2]:
                 self._class_rows = 0  # they ran beside the patches, and are not handed over
             self._encoded(state, arguments)
 

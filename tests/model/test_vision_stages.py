@@ -103,6 +103,8 @@ def observed() -> nn.Module:
 
 WRONG_GUESSES = [
     (lambda: llava_with(reward=nn.Linear(32, 64)), "hands over nothing"),
+    # A table of places, as LLaVA-ST's: that of visual tokens is no stage then.
+    (lambda: llava_with(places=nn.Embedding(9, 64)), "hands over nothing"),
     (observed, "other rows than enter the decoder"),
 ]
 
@@ -463,3 +465,40 @@ def test_rows_that_a_tower_joins_before_its_projector_are_told(named) -> None:
     said = [text for text in run.record.get("doubts", []) if text.startswith(told)]
     assert len(said) == (not named)
     assert not Probe(module, named=named).layers(inputs).record.get("doubts")
+
+
+class OfLayers(Pooling):
+    """As LHRS-Bot: its tower hands over the patches of several layers, without the class row."""
+
+    def squares(self, image: torch.Tensor) -> torch.Tensor:
+        return self.vision(image)
+
+
+class Halving(nn.Linear):
+    """One row of each two, as a resampler makes fewer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.unflatten(1, (-1, 2)).mean(2))
+
+
+class Layered(Eye):
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.cut(image).flatten(2).transpose(1, 2)
+        x, handed = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1), []
+        for block in self.blocks:
+            x = block(x)
+            handed.append(x[:, 1:])
+        return torch.cat(handed, 1)
+
+
+@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
+def test_no_patch_of_several_layers_is_a_class_row(named: dict[str, str]) -> None:
+    module = made(OfLayers)
+    module.vision, module.connector = Layered(), Halving(24, 32)
+    run = Probe(module, named=named).interface({"tokens": IDS, "image": SEEN})
+    found = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    assert set(found.index) == {schema.VISUAL}
+    assert found.loc[schema.VISUAL, "tokens"] == norms.size == 16
+    assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -159,6 +159,12 @@ def family_of(parts: Parts) -> str:
     inside = f"{parts.vision_encoder.name}."
     in_tower = parts.projector is not None and parts.projector.name.startswith(inside)
     return "in-tower projector" if in_tower else "projector"
+
+
+def with_projector(parts: Parts, projector: Part) -> Parts:
+    """The parts with another projector, which is a visual table where it is one (Ovis)."""
+    table = projector if isinstance(projector.module, nn.Embedding) else None
+    return replace(parts, projector=projector, visual_embedding=table)
 
 
 def class_rows_of(encoder: Part | None, model: nn.Module | None = None) -> int:
