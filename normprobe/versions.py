@@ -143,16 +143,33 @@ def load_and_report(
     """
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if is_line_5():
-        model, report = model_class.from_pretrained(source, **options)
-        return model, report
+        return _loaded(model_class, source, **options)
     shapes: dict[str, tuple[Size, Size]] = {}
     if "state_dict" in options:
         tensors = options["state_dict"].items()
         options["state_dict"] = {key: _OnDemand(tensor) for key, tensor in tensors}
     with _loader_that_tells(shapes):
-        model, report = model_class.from_pretrained(source, **options)
+        model, report = _loaded(model_class, source, **options)
     report["mismatched_keys"] = [(name, *both) for name, both in shapes.items()]
     return model, report
+
+
+def _loaded(model_class: Any, source: str | None, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The model and the report, also of a class whose loader returns the model alone (Video-XL)."""
+    loader = transformers.PreTrainedModel
+    load, reports = vars(loader)["from_pretrained"].__func__, list[dict[str, Any]]()
+
+    def load_and_keep(cls: Any, *arguments: Any, **named: Any) -> Any:
+        model, report = load(cls, *arguments, **{**named, "output_loading_info": True})
+        if cls is model_class:
+            reports.append(report)
+        return (model, report) if named.get("output_loading_info") else model
+
+    with patch.object(loader, "from_pretrained", classmethod(load_and_keep)):
+        found = model_class.from_pretrained(source, **options)
+    if isinstance(found, tuple):
+        return found
+    return (found, reports[-1]) if reports else load(model_class, source, **options)
 
 
 @contextmanager

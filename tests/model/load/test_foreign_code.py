@@ -223,3 +223,30 @@ def test_a_tower_that_is_loaded_while_the_model_is_made_may_share_weights(tmp_pa
     assert not report["missing_keys"]
     for key, value in tower.state_dict().items():
         torch.testing.assert_close(model.tower.state_dict()[key], value, rtol=0, atol=0)
+
+
+def test_a_class_that_loads_itself_and_returns_the_model_alone(tmp_path: Path) -> None:
+    """Video-XL's takes what asks for a report, and adds something to what it loaded."""
+
+    class Alone(transformers.LlamaForCausalLM):
+        @classmethod
+        def from_pretrained(cls, *arguments: Any, **named: Any) -> Any:
+            named.pop("output_loading_info", None)
+            model = super().from_pretrained(*arguments, **named)
+            model.memory = "added"
+            return model
+
+    config = transformers.LlamaConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9
+    )
+    whole = transformers.LlamaForCausalLM(config)
+    whole.save_pretrained(tmp_path)
+    model, report = load_and_report(Alone, str(tmp_path), dtype=torch.float32)
+    assert (type(model), model.memory) == (Alone, "added")
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    for key, value in whole.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[key], value, rtol=0, atol=0)
+    weights = {key: value for key, value in whole.state_dict().items() if "norm" not in key}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    _, report = load_and_report(Alone, str(tmp_path), dtype=torch.float32)
+    assert any("norm" in key for key in report["missing_keys"])
