@@ -199,6 +199,12 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
             f"the code of {name} needs {', '.join(packages)}, not installed here",
             install(packages),
         )
+    if isinstance(error, OSError) and "couldn't connect to" in str(error):
+        return NormprobeError(
+            f"the code of {name} asks a hub for what is not here: {first_line(error)}",
+            "where auto_map of its config.json names another repository, fetch that one, too; or "
+            "import its class in setup() of an --inputs file",
+        )
     if unknown := _UNREGISTERED.search(str(error)):
         config, auto_class = unknown.groups()
         return NormprobeError(

@@ -252,6 +252,15 @@ def test_code_of_no_told_version_may_be_older(running: str) -> None:
     assert ("if it was written for transformers 4: " in told.remedy) == running.startswith("5")
 
 
+def test_code_in_another_repository_is_no_matter_of_the_version() -> None:
+    """VLM2Vec's auto_map names that of Phi-3.5, and no hub answers."""
+    error = OSError("We couldn't connect to 'https://huggingface.co' to load the files")
+    told = code_failure(error, "org/model", "4.45.0")
+    assert "asks a hub for what is not here: We couldn't connect" in told.problem
+    assert "another repository, fetch that one, too" in told.remedy
+    assert "pip" not in told.remedy
+
+
 def test_a_class_that_nothing_registers_is_no_fault_of_its_code() -> None:
     """Another version of transformers would say the same (Phantom)."""
     error = ValueError(
