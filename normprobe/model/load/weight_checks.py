@@ -84,7 +84,7 @@ def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Mo
     It may still have none (Wings). Or ``prepare`` made weights of these names, of which some are
     compared: towers of LLaVA's kin load their own, and a trained one lies in the files (ALLaVA).
     """
-    there, doubts = dict(model.named_parameters()), list[str]()
+    there, doubts = dict(model.named_parameters(remove_duplicate=False)), list[str]()
     # A tower was the ``vision_model`` of the model around it, which became the tower.
     now = {key: key.replace(".vision_model.", ".") for key in unplaced}
     there |= {key: there[name] for key, name in now.items() if name in there}

@@ -297,6 +297,19 @@ def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, m
     assert "; more for which it has no place: 1, such as layers.0.pool.weight" in compared
 
 
+def test_a_weight_that_has_its_place_under_two_names_is_no_doubt(with_more, tmp_path):
+    """ST-LLM keeps its table of words in two modules, one of them made later."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import torch\ndef prepare(model, processor):\n"
+        "    pool = model.layers[0].pool = torch.nn.Linear(3, 3, bias=False)\n"
+        "    torch.nn.init.constant_(pool.weight, 0.5)\n"
+        "    model._modules = {'first': pool, **model._modules}\n"
+    )
+    run = Probe(str(with_more), trust_remote_code=True, inputs=str(mine)).layers(IDS)
+    assert not run.record.get("doubts")
+
+
 def test_it_is_in_doubt_too_where_the_loader_could_not_be_asked_beforehand(with_more, monkeypatch):
     def fails(*_: object) -> None:
         raise RuntimeError("tensors without values")
