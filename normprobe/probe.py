@@ -373,6 +373,7 @@ class Probe:
             if isinstance(run, RunFolder):
                 base, revision = self.source.opened_by
                 with write_failures(run.path):
+                    run.replace_older()  # its adapter has the same names
                     run.note(files=[*run.record["files"], *ADAPTER_FILES])
                     save_alignment(model.model, run.path, base_model=base, revision=revision)
             return pipeline.finish(lambda: {"align": pd.DataFrame([run.record["alignment"]])})

@@ -175,6 +175,7 @@ def _begun(how: How, output: Output) -> RunFolder:
     run = start_run("survey", facts, options, output, samples)
     assert isinstance(run, RunFolder)
     if not output.resume:
+        run.replace_older()
         for name in (MODELS, FOLDER):
             shutil.rmtree(run.path / name, ignore_errors=True)
     return run
