@@ -35,9 +35,9 @@ _MISSING = re.compile(
     r"|the package for (?P<named>\w+) doesn't seem to be installed"
 )
 
-#: A config for which nothing registers a model.
+#: A config for which nothing registers a model; one of transformers' own is of its version.
 _UNREGISTERED = re.compile(
-    r"Unrecognized configuration class <class '(?:[\w.]+\.)?(\w+)'> "
+    r"Unrecognized configuration class <class '(?!transformers\.)(?:[\w.]+\.)?(\w+)'> "
     r"for this kind of AutoModel: (\w+)"
 )
 
@@ -209,8 +209,7 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
         config, auto_class = unknown.groups()
         return NormprobeError(
             f"no class of {name} is registered, of which {auto_class} could make a model",
-            "in setup() of an --inputs file, behind the import of its class: "
-            f"{auto_class}.register({config}, CLASS)",
+            register_in_setup(auto_class, config),
         )
     what = f"{type(error).__name__}: {_without_file(first_line(error))}"
     running = _running_version()
@@ -223,6 +222,14 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
         f"the code of {name} was written for transformers {written_for} and fails on {running}: "
         f"{what}",
         other_version(written_for),
+    )
+
+
+def register_in_setup(auto_class: str, config: str, model: str = "CLASS") -> str:
+    """How an inputs file lets an auto class make a model of a config."""
+    return (
+        "in setup() of an --inputs file, behind the import of its class: "
+        f"{auto_class}.register({config}, {model})"
     )
 
 

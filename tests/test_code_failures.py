@@ -273,6 +273,10 @@ def test_a_class_that_nothing_registers_is_no_fault_of_its_code() -> None:
     )
     assert told.remedy.endswith("AutoModelForCausalLM.register(PhantomConfig, CLASS)")
     assert "pip" not in told.remedy
+    native = ValueError(
+        str(error).replace("model.config.Phantom", "transformers.models.llava.Llava")
+    )
+    assert "ValueError: Unrecognized" in code_failure(native, "org/model", "4.45.0").problem
 
 
 @pytest.mark.parametrize(

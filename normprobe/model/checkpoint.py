@@ -20,6 +20,7 @@ from normprobe.failures import (
     missing_packages,
     other_version,
     refuse_newer_files,
+    register_in_setup,
 )
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.model.config import (
@@ -562,8 +563,7 @@ def _kind_of(config: Any) -> str:
         kind, names = type(config).__name__, getattr(config, "architectures", None) or ["CLASS"]
         raise NormprobeError(
             f"no class is registered that makes a model of {kind}",
-            "in setup() of an --inputs file, behind the import of its class: "
-            f"AutoModelForCausalLM.register({kind}, {names[0]})",
+            register_in_setup("AutoModelForCausalLM", kind, names[0]),
         )
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return BARE_VISION_ENCODER

@@ -238,7 +238,7 @@ class MeasuredModel:
             if traced is None and not one_of_several and self.found_by != "by hand":
                 way = by_hand(self.model, **{role: "NAME"})
                 if any(w.is_meta for w in self.model.parameters()):  # no trace runs without them
-                    way += "; or add --verify: all weights are read then, and a trace finds it"
+                    way += "; or add --verify: all weights are read then, and a trace looks for it"
                 pooled = f"; that is {name} itself, if its rows are pooled or mixed behind it"
                 raise NormprobeError(f"{problem}: it {does}", way + pooled * (role == "projector"))
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"

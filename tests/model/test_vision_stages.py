@@ -162,7 +162,7 @@ def test_where_weights_are_left_out_a_trace_is_offered(monkeypatch: pytest.Monke
     model.model.language_model.layers.to("meta")
     with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
         Probe(model).interface(tiny_inputs(model))
-    assert "add --verify: all weights are read then, and a trace finds it" in e.value.remedy
+    assert "add --verify: all weights are read then, and a trace looks for it" in e.value.remedy
 
 
 class WithPositions(nn.Module):
