@@ -12,6 +12,7 @@ OLDER_READY := $(OLDER)/ready
 # What depends on transformers: parts, loading, all numbers of tiny models and of the specimen
 # against float64, code of checkpoints. Types that it lacks are skipped, and named.
 OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoint.py \
+	tests/model/test_attention_weights.py \
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/model/test_modalities.py \
 	tests/extensions/sharing/test_atlas.py tests/test_code_failures.py \

@@ -1,8 +1,10 @@
 """What a user is told of exceptions of other libraries, and why code of a checkpoint fails."""
 
 import json
+import linecache
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
@@ -21,6 +23,7 @@ _MEND = "setup() of --inputs FILE.py can put back what it misses"
 
 #: Where transformers puts the modules of repositories.
 _OWN = "transformers_modules."
+_OF_OTHERS = ("torch.", "transformers.")
 
 #: What ``normprobe[vision]`` brings.
 VISION = ("torchvision", "timm", "scipy")
@@ -188,7 +191,7 @@ def raised_in_own_code(error: BaseException) -> str | None:
     None: no such code ran.
     """
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    own = [f.f_code for f in frames if str(f.f_globals.get("__name__")).startswith(_OWN)]
+    own = [f.f_code for f in frames if _room(f).startswith(_OWN)]
     return f"{own[-1].co_name} of {Path(own[-1].co_filename).name}" if own else None
 
 
@@ -260,7 +263,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
         )
     if _SEVERAL_DTYPES.search(what):
         return NormprobeError(
-            f"parts of {name} are of several dtypes: {what}",
+            f"parts of {name} are of several dtypes{_rarer_dtype(model)}: {what}",
             "try the --dtype that its code casts to, or cast them to one in prepare(model, "
             "processor) of --inputs FILE.py, such as model.PART.float()",
         )
@@ -270,8 +273,12 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             "pass ids of its own tokenizer; an id that stands for a picture has to be one that its "
             "forward replaces",
         )
+    lacking = _none_there(error)
+    if lacking:
+        what += f", where {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} None"
     is_own = runs_own_code(model)
-    of_version = is_own and isinstance(error, _OF_VERSIONS) and not _is_of_inputs(error)
+    of_inputs = bool(lacking) or _is_of_inputs(error)
+    of_version = is_own and isinstance(error, _OF_VERSIONS) and not of_inputs
     if of_version or _calls_otherwise(model, what):
         failed = code_failure(error, name, version_of(model))
         others = f"; if its inputs do not fit, {_OTHERS}"
@@ -306,17 +313,46 @@ def _is_of_inputs(error: BaseException) -> bool:
     """Whether no other version would help: the code refuses a case, or lacks a name by itself."""
     if isinstance(error, NotImplementedError):
         *_, (frame, _) = walk_tb(error.__traceback__)
-        return not str(frame.f_globals.get("__name__")).startswith(("torch.", "transformers."))
+        return not _room(frame).startswith(_OF_OTHERS)
     known = [kind.__module__ for kind in type(getattr(error, "obj", error)).__mro__]
     return isinstance(error, AttributeError) and not any(
         room.startswith("transformers.") or room == "torch" for room in known
     )
 
 
+def _none_there(error: BaseException) -> list[str]:
+    """The arguments in the line that fails which are None, where that is what it says."""
+    *_, (frame, number) = walk_tb(error.__traceback__)
+    code = frame.f_code
+    if "'NoneType'" not in str(error) or _room(frame).startswith(_OF_OTHERS):
+        return []
+    names = re.findall(r"[A-Za-z_]\w*", linecache.getline(code.co_filename, number))
+    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    there = frame.f_locals
+    return [n for n in dict.fromkeys(names) if n in taken and there.get(n, n) is None]
+
+
+def _room(frame: Any) -> str:
+    """The module whose code a frame runs."""
+    return str(frame.f_globals.get("__name__"))
+
+
+def _rarer_dtype(model: Any) -> str:
+    """Which weights are of another dtype than the most; "": all are of one."""
+    names = defaultdict(list)
+    for name, weight in model.named_parameters():
+        names[str(weight.dtype).removeprefix("torch.")].append(name)
+    first, *others = sorted(names, key=lambda dtype: -len(names[dtype])) or [""]
+    if not others:
+        return ""
+    few = names[others[0]]
+    return f" ({few[0]}{f' and {len(few) - 1} more' * (len(few) > 1)} in {others[0]}, not {first})"
+
+
 def _place_of_hook(error: BaseException) -> str:
     """The function of normprobe's that failed while it read a state; "": a model's did."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)][1:]
-    rooms = [(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame in frames]
+    rooms = [(_room(frame), frame.f_code.co_name) for frame in frames]
     others = [(room, name) for room, name in rooms if not room.startswith("torch.")]
     if not others:
         return ""
@@ -423,7 +459,7 @@ def other_version(written_for: str | None) -> str:
     if running == _OLDER:
         alone = _environment("torch", _exactly(written_for))
         return (
-            f"{_MEND}; where transformers 5 has not been tried, for which more is bridged: {newer}"
+            f"{_MEND}; unless it fails there, transformers 5, for which more is bridged: {newer}"
             f"; {_LATER}; for the model alone, as normprobe runs on none older: {alone}"
         )
     note = "" if line == _OLDER else f" (the oldest that normprobe runs on); if it fails, {_MEND}"

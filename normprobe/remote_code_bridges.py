@@ -101,6 +101,10 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers.modeling_utils", "Conv1D", "transformers.pytorch_utils:Conv1D"),
     ("transformers.tokenization_utils", "TensorType", "transformers.utils:TensorType"),
     ("transformers", "AutoModelForVision2Seq", "transformers:AutoModelForImageTextToText"),
+    *(
+        ("transformers", f"{name}FeatureExtractor", f"transformers:{name}ImageProcessor")
+        for name in ("Beit", "CLIP", "ConvNext", "DeiT", "VideoMAE", "ViT")
+    ),
     # What training, sampling and downloads use, and no forward does.
     ("transformers", "LogitsWarper", "transformers:LogitsProcessor"),
     ("transformers", "TRANSFORMERS_CACHE", "huggingface_hub.constants:HF_HUB_CACHE"),

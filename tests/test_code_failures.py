@@ -379,13 +379,15 @@ class Reading(nn.Module):
         super().__init__()
         self.tower = nn.Identity()
 
-    def forward(self, x: torch.Tensor, how: str) -> Any:
+    def forward(self, x: torch.Tensor, how: str, labels: Any = None, other: Any = None) -> Any:
         if how == "a case that it leaves out":
             raise NotImplementedError
         if how == "a method that it never had":
             return self.tower.encode_image(x)
         if how == "a name of nothing":
             return x.grad.squeeze()
+        if how == "nothing to write to":
+            labels[x == 0] = 0
         return self.config.encode_image(x)
 
 
@@ -395,6 +397,7 @@ class Reading(nn.Module):
         ("a case that it leaves out", False),
         ("a method that it never had", False),
         ("a name of nothing", False),
+        ("nothing to write to", False),
         ("a method of transformers", True),
     ],
 )
@@ -410,6 +413,7 @@ def test_what_no_version_ever_had_is_told_before_versions(
         blames_version
     )
     assert ("fails on these inputs" in raised.value.problem) != blames_version
+    assert raised.value.problem.endswith(", where labels is None") == (how == "nothing to write to")
     assert raised.value.remedy.startswith("begin others") != blames_version
 
 
@@ -525,3 +529,26 @@ def test_another_environment_gets_it_from_where_this_one_did(told: str | None, p
     held = type("Held", (), {"read_text": lambda self, name: told})()
     with patch.object(failures, "distribution", lambda name: held):
         assert f"pip install {place} 'transformers" in other_version("5.16.0")
+
+
+@pytest.mark.parametrize(
+    ("halved", "told"),
+    [
+        (("3.weight",), "several dtypes (3.weight in float16, not float32): mat"),
+        (("0.bias", "3.weight"), "several dtypes (0.bias and 1 more in float16, not float32): m"),
+        ((), "several dtypes: mat"),
+    ],
+)
+def test_the_weights_of_a_rarer_dtype_are_named(halved: tuple[str, ...], told: str) -> None:
+    """LaViDa's is the row that ends a picture."""
+
+    class Mixed(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("mat1 and mat2 must have the same dtype, but got Half and Float")
+
+    model = Mixed(*(nn.Linear(2, 2) for _ in range(4)))
+    for name, weight in model.named_parameters():
+        weight.data = weight.half() if name in halved else weight
+    with pytest.raises(NormprobeError) as raised:
+        run_until(model, {"x": torch.ones(1)})
+    assert told in raised.value.problem

@@ -192,7 +192,15 @@ def test_a_name_stands_for_what_it_became(home: str, name: str, now: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["AdamW", "AutoModelForVision2Seq", "LogitsWarper", "TRANSFORMERS_CACHE"]
+    "name",
+    [
+        "AdamW",
+        "AutoModelForVision2Seq",
+        "CLIPFeatureExtractor",
+        "LogitsWarper",
+        "TRANSFORMERS_CACHE",
+        "ViTFeatureExtractor",
+    ],
 )
 def test_what_transformers_itself_held_is_imported_from_there(name: str) -> None:
     """VideoLLaMA2 imports where the cache lies, MiniCPM-o what its sampling is derived from."""

@@ -26,6 +26,7 @@ def build_by_hand(
     image: str,
     image_ids: Sequence[int],
     pixels: tuple[int, Sequence[float], Sequence[float]],
+    padded: bool = False,
 ) -> dict[str, Any]:
     """One batch, padded on the right.
 
@@ -40,6 +41,8 @@ def build_by_hand(
         image_ids: the ids in its place.
         pixels: side, and mean and deviation of each channel, where nothing holds an image
             processor.
+        padded: whether pictures are padded to squares first, in the mean colour of the image
+            processor, or that of ``pixels`` (``image_aspect_ratio: pad`` of LLaVA's code).
 
     Returns:
         ``input_ids``, ``attention_mask`` and ``image_mask``, [batch, seq]: the last is True at
@@ -106,35 +109,55 @@ def build_by_hand(
         marks.append(torch.tensor(mask))
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
 
-    def padded(values: list[Tensor], fill: int) -> Tensor:
+    def filled(values: list[Tensor], fill: int) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
 
     pictures = [picture for sample in samples for picture in sample.images]
     return {
-        "input_ids": padded(rows, next(i for i in known if i is not None)),
-        "attention_mask": padded([torch.ones_like(row) for row in rows], 0),
-        "image_mask": padded(marks, 0),
-        **(_looked_at(model, processor, pictures, pixels) if pictures else {}),
+        "input_ids": filled(rows, next(i for i in known if i is not None)),
+        "attention_mask": filled([torch.ones_like(row) for row in rows], 0),
+        "image_mask": filled(marks, 0),
+        **(_looked_at(model, processor, pictures, pixels, padded) if pictures else {}),
     }
 
 
 def _looked_at(
-    model: Any, processor: Any, pictures: Sequence[Image], pixels: tuple[int, Any, Any]
+    model: Any,
+    processor: Any,
+    pictures: Sequence[Image],
+    pixels: tuple[int, Any, Any],
+    padded: bool,
 ) -> dict[str, Any]:
     """What the image processor returns that a processor or a module holds, by whatever name."""
     import torch
     from transformers.image_processing_base import ImageProcessingMixin
 
+    side, mean, std = pixels
+
+    def shaped(middle: Sequence[float]) -> list[Image]:
+        return [_square(each, middle) for each in pictures] if padded else [*pictures]
+
     for holder in (processor, *model.modules()):
         for look in vars(holder).values():
+            own_mean = getattr(look, "image_mean", None) or mean
             if isinstance(look, ImageProcessingMixin):
                 call: Any = look
-                return dict(call(pictures, return_tensors="pt"))
+                return dict(call(shaped(own_mean), return_tensors="pt"))
             if hasattr(look, "image_mean") and callable(getattr(look, "preprocess", None)):
-                return dict(look.preprocess(pictures, return_tensors="pt"))  # TinyLLaVA's SigLIP
-    side, mean, std = pixels
-    resized = [normalised(picture.resize((side, side)), mean, std) for picture in pictures]
+                # TinyLLaVA's SigLIP
+                return dict(look.preprocess(shaped(own_mean), return_tensors="pt"))
+    resized = [normalised(each.resize((side, side)), mean, std) for each in shaped(mean)]
     return {"pixel_values": torch.stack(resized)}
+
+
+def _square(picture: Image, mean: Sequence[float]) -> Image:
+    """The picture in the middle of a square of the mean colour."""
+    from PIL import Image as Pictures
+
+    side = max(picture.size)
+    square = Pictures.new("RGB", (side, side), tuple(int(255 * each) for each in mean))
+    square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+    return square
 
 
 def normalised(picture: Image, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -50,6 +50,19 @@ def attention_in(module: nn.Module) -> set[str]:
     return own or {name for each in inner for name in _by_config(each)}
 
 
+def uncapped_doubt(model: nn.Module) -> str:
+    """A doubt where attention runs that leaves out the cap of its scores (Gemma 2 by 4.57)."""
+    for module in model.modules():
+        cap = getattr(module, "attn_logit_softcapping", None)
+        if cap and _by_config(module) == {"sdpa"}:
+            return (
+                f"sdpa attention leaves out the cap of scores, {cap:g}, that its config asks for "
+                "(attn_logit_softcapping): states are not those of what was trained; pass "
+                "--attn-implementation eager"
+            )
+    return ""
+
+
 def _by_config(module: nn.Module) -> set[str]:
     config: Any = None
     with suppress(Exception):  # a property of code of its own may raise anything (LLaVA-Rad)

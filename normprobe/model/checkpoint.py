@@ -407,7 +407,8 @@ def _set_up(
                 f"need that: {other_version(written_for)}"
             )
         if in_package and not missing_packages(error) and not trusted:
-            way = f"pass --trust-remote-code, which bridges what transformers changed; else {way}"
+            bridges = "which bridges much of what transformers changed"
+            way = f"pass --trust-remote-code, {bridges}; else {way}"
         raise NormprobeError(
             f"setup() of {file} fails: {type(error).__name__}: {first_line(error)}", way
         ) from error

@@ -83,7 +83,15 @@ def decoder_rows(
 
     hooks = (after_call(parts.text_embedding.module, marks.add), before_call(first, see))
     with attached(*hooks):
-        moved = (run() - entered).float()
+        again = run()
+    if again.shape != entered.shape:
+        raise NormprobeError(
+            f"decoder layer 1 receives {list(entered.shape[:2])} rows of a batch, and "
+            f"{list(again.shape[:2])} when it runs again: its code draws their number (MQT-LLaVA)",
+            "fix it by an input of its forward, which build(...) of --inputs FILE.py returns, or by "
+            "a field of the model, in prepare(model, processor)",
+        )
+    moved = (again - entered).float()
     if not marks.ids:
         return None
     looked_up, codes = torch.cat(marks.ids), torch.cat(marks.codes)

@@ -149,7 +149,7 @@ def _closing_norm(ran: list[_Ran], rows: Tensor) -> Entry | None:
 
 def _factor(rows: Tensor, made: Tensor) -> float | None:
     """By which number rows are those that were made; None: they are others."""
-    if made.shape[-1] != rows.shape[-1]:
+    if made.shape[-1] != rows.shape[-1] or not len(made):  # a prompt encoder without prompts
         return None
     places = torch.linspace(0, len(rows) - 1, min(len(rows), _ROWS)).long()
     wanted, held = rows[places.to(rows.device)].float(), made.to(rows.device).float()

@@ -93,6 +93,7 @@ class _Forward:
         self.rows: dict[int, Tensor] = {}  # by layer ``[2, rows]``, of ``_sketch``
         self.apart: list[int] = []  # layers that no row enters as it left the one before
         self._output: Any = None  # of the layer that ran last
+        self._last, self._looped = 0, False  # that layer; whether one ran on what itself returned
         self._fault: NormprobeError | None = None
 
     def run(self, model: MeasuredModel, inputs: Mapping[str, Any]) -> bool:
@@ -142,7 +143,8 @@ class _Forward:
                     "an engine, hold the states that it saves against the model in transformers: "
                     "normprobe check MODEL --states DIR",
                 )
-        self._output = None
+        self._looped |= number == self._last and len(self.layers) > 1
+        self._output, self._last = None, number
         self.calls[number] += 1
 
     def _leave(self, number: int, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -165,8 +167,11 @@ class _Forward:
             raise NormprobeError(
                 f"decoder layer {number} of {model} runs {calls} times in one forward: expected "
                 "once",
-                "pass inputs that it reads in one pass, without guidance, or --batch-size 1 if it "
-                "reads sample by sample; layers that are looped over are not supported",
+                "layers that are looped over are not supported; `normprobe interface` reads before "
+                "them, and a module around each loop, named as decoder_layers, is one layer"
+                if self._looped
+                else "pass inputs that it reads in one pass, without guidance, or --batch-size 1 "
+                "if it reads sample by sample; layers that are looped over are not supported",
             )
 
     def difference(self, other: "_Forward") -> str:

@@ -242,6 +242,9 @@ class MeasuredModel:
                 pooled = f"; that is {name} itself, if its rows are pooled or mixed behind it"
                 raise NormprobeError(f"{problem}: it {does}", way + pooled * (role == "projector"))
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
+            if by_name and role == "projector":
+                way = "right where its rows are pooled or mixed behind it, wrong where it is none"
+                said = f"{name}, named by hand, {does}: {way}"
             if one_of_several:
                 said = f"{name} {does}, the others of another module"
             if traced is not None:

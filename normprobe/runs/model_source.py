@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -26,7 +26,7 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.inputs.on_device import moved_to, transformers_config
 from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
-from normprobe.model.attention_weights import attention_in
+from normprobe.model.attention_weights import attention_in, uncapped_doubt
 from normprobe.model.checkpoint import (
     SPECIMEN,
     Checkpoint,
@@ -47,11 +47,11 @@ from normprobe.model.load.loading import (
 )
 from normprobe.model.load.partial_load import build_on_meta, changed_buffers
 from normprobe.model.load.plan import LoadPlan, is_quantised, plan_for
-from normprobe.model.load.required_tensors import Needs
-from normprobe.model.load.weight_checks import loading_beside, unplaced_doubt
+from normprobe.model.load.required_tensors import Needs, everything
+from normprobe.model.load.weight_checks import loading_beside, replaced_doubt, unplaced_doubt
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
-from normprobe.model.tracing.trace import find_or_trace
+from normprobe.model.tracing.trace import UnreadWeights, find_or_trace
 from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL, Loading
 from normprobe.runs.facts import checkpoint_facts, model_facts
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL
@@ -183,22 +183,19 @@ class ModelSource(ABC):
             self._found = None  # a module was replaced since
         if self._found is None or (runs and not self._runs) or not self._holds(self._found, needs):
             self._found = None
-            self._model = self._loaded(needs, device, runs)
-            if runs:
-                self.prepared = self._prepared_model()
-                if self.plan is not None and self.plan.unplaced:
-                    plan = self.plan
-                    said = unplaced_doubt(plan.weights, plan.unplaced, self._model)
-                    self.doubt = "; ".join(filter(None, [self.doubt, said]))
-                if self._inputs_file.forward is not None:
-                    self._model = run_by(self._model, self._inputs_file.forward)
+            self._model = self._ready(needs, device, runs)
             self.dtype = device_and_dtype(self._model)[1]
             if runs and is_sharded(self._model):  # the whole model before any part of it
                 examples = [*examples]
                 with observing(self._model):
                     for example in examples[:1]:
                         run_until(self._model, moved_to(self._model, example))
-            parts, found_by = self._find(examples, runs)
+            first = cache(partial(_first, examples))
+            try:
+                parts, found_by = self._find(first, runs, unread=self._has_unread())
+            except UnreadWeights:
+                self._model = self._ready((everything,), device, runs)
+                parts, found_by = self._find(first, runs)
             self._found = self._measured(parts, found_by)
             # Whether a model that was found for its tables can be run as it is.
             as_it_is = self._inputs_file.prepare is None and self._inputs_file.forward is None
@@ -208,6 +205,23 @@ class ModelSource(ABC):
             self.dtype = device_and_dtype(self._model)[1]  # its owner may have cast it
             self._found = self._found.afresh()
         return self._found
+
+    def _ready(self, needs: Sequence[Needs], device: str, runs: bool) -> nn.Module:
+        """The model with the weights that are needed, prepared as its inputs file does."""
+        model = self._model = self._loaded(needs, device, runs)
+        if not runs:
+            return model
+        self.prepared = self._prepared_model()
+        if self.plan is not None and self.plan.unplaced:
+            plan = self.plan
+            said = unplaced_doubt(plan.weights, plan.unplaced, model)
+            self.doubt = "; ".join(filter(None, [self.doubt, said]))
+        forward = self._inputs_file.forward
+        return model if forward is None else run_by(model, forward)
+
+    def _has_unread(self) -> bool:
+        """Whether weights of the model that no measurement has needed so far hold no values."""
+        return False
 
     def _builder(self, processor: Any) -> InputBuilder:
         """What makes inputs of samples; it holds the model as soon as that is loaded."""
@@ -228,6 +242,7 @@ class ModelSource(ABC):
         if prepare is None:
             return []
         before, held = attention_in(model), _floating_dtypes(model)
+        read = dict(model.named_parameters(remove_duplicate=False))
         own = self._inputs_file.record.get("path")
         name = f"the inputs file {own or f'of {self._inputs_file.names}'}"
         try:
@@ -238,6 +253,8 @@ class ModelSource(ABC):
                     f"prepare() of {self._inputs_file.names} leaves weights in {', '.join(others)}"
                     f", the others are in {', '.join(sorted(held))}"
                 )
+            if self.plan is not None:
+                found.append(replaced_doubt(self.plan.weights, read, model))
             self.doubt = "; ".join(filter(None, [self.doubt, *found]))
         except NormprobeError:
             raise
@@ -259,10 +276,12 @@ class ModelSource(ABC):
             log.warning("note: %s changes the model: %s", name, change)
         return changed
 
-    def _find(self, examples: Iterable[Mapping[str, Any]], runs: bool) -> tuple[Parts, str]:
+    def _find(
+        self, example: Callable[[], Mapping[str, Any]], runs: bool, *, unread: bool = False
+    ) -> tuple[Parts, str]:
         """The parts and how they were found; of a model that does not run, at least its tables."""
         if runs:
-            return find_or_trace(self._model, self._named, partial(_first, examples))
+            return find_or_trace(self._model, self._named, example, unread=unread)
         found_by = "by hand" if self._named else "structure"
         return find_tables(self._model, named=self._named), found_by
 
@@ -273,6 +292,7 @@ class ModelSource(ABC):
         known = None if tokenizer is None else vocabulary_ids(tokenizer)
         text = None if tokenizer is None else tokenizer.decode
         found = MeasuredModel(self._model, parts, special, known, found_by, text)
+        found.add_doubt(uncapped_doubt(self._model))
         if (padding := getattr(tokenizer, "pad_token_id", None)) is not None:
             found.padding_id = padding
         return found
@@ -481,6 +501,11 @@ class CheckpointSource(ModelSource):
                 ", ".join(self.bridges),
             )
         return model
+
+    def _has_unread(self) -> bool:
+        if self.plan is None or self.plan.keys is None:
+            return False
+        return any(weight.is_meta for weight in self._model.parameters())
 
     def _holds(self, found: MeasuredModel, needs: Sequence[Needs]) -> bool:
         """Whether what was loaded is enough."""

@@ -99,6 +99,37 @@ def test_a_tower_s_plain_image_processor_looks_at_the_pictures() -> None:
     assert made["pixel_values"].tolist() == [[7.0] * 3] * 2
 
 
+@pytest.mark.parametrize("holder", ["none", "transformers", "plain"])
+def test_pictures_are_padded_to_squares_of_the_mean_colour(holder: str) -> None:
+    """As LLaVA's code does where its config says ``image_aspect_ratio: pad``."""
+
+    class Plain:
+        image_mean = (0.25, 0.5, 0.75)
+
+        def preprocess(self, images, return_tensors):
+            return {"pixel_values": np.stack([np.asarray(each) for each in images])}
+
+    class Look(ImageProcessingMixin):
+        image_mean = (0.25, 0.5, 0.75)
+
+        def __call__(self, images, return_tensors):
+            return Plain().preprocess(images, return_tensors)
+
+    model = nn.Sequential(nn.Identity())
+    if holder != "none":
+        model[0].look = Look() if holder == "transformers" else Plain()
+    wide, tall = Image.new("RGB", (8, 3), "red"), Image.new("RGB", (3, 8), "blue")
+    how = {"pixels": (8, (0.25, 0.5, 0.75), (1.0,) * 3), "padded": True}
+    made, _ = built([Sample("a", "What?", (wide, tall))], model=model, **how)
+    expected = np.empty((2, 8, 8, 3))
+    expected[:] = (63, 127, 191)  # 255 times the mean
+    expected[0, 2:5] = (255, 0, 0)  # (8 - 3) // 2 rows above
+    expected[1, :, 2:5] = (0, 0, 255)
+    if holder == "none":
+        expected = (expected / 255 - (0.25, 0.5, 0.75)).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(made["pixel_values"], expected, atol=1e-6)
+
+
 def test_a_turn_without_its_prompt_is_refused() -> None:
     with pytest.raises(NormprobeError, match=r"lacks \{images\} and \{prompt\}"):
         built([Sample("a", "What?", (RED,))], turn="USER: {turn}")

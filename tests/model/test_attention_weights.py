@@ -2,9 +2,14 @@
 
 from types import SimpleNamespace
 
+import pytest
+import torch
 from torch import nn
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
+from normprobe import Probe
 from normprobe.model.attention_weights import attention_in
+from normprobe.versions import is_line_5
 
 
 def test_a_property_that_raises_says_nothing() -> None:
@@ -19,3 +24,25 @@ def test_a_property_that_raises_says_nothing() -> None:
         config = SimpleNamespace(_attn_implementation="sdpa")
 
     assert attention_in(nn.ModuleList([Raising(), Telling()])) == {"sdpa"}
+
+
+@pytest.mark.parametrize(("attention", "doubted"), [("sdpa", True), ("eager", False)])
+def test_a_cap_of_scores_that_sdpa_leaves_out_is_in_doubt(attention: str, doubted: bool) -> None:
+    """Gemma 2, which transformers 4.57 runs so; the states are others, as eager shows."""
+    if doubted and is_line_5():
+        pytest.skip("transformers 5 refuses it")
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 60}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    config = Gemma2Config(**sizes, **heads, attn_logit_softcapping=0.001)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(config).eval()
+    model.config._attn_implementation = attention
+    inputs = {"input_ids": torch.tensor([[3, 8, 21, 5]])}
+    told = " ".join(Probe(model).layers(inputs).record.get("doubts", []))
+    assert ("leaves out the cap of scores, 0.001, that its config" in told) == doubted
+    assert ("--attn-implementation eager" in told) == doubted
+    states = [model(**inputs, output_hidden_states=True).hidden_states[1] for _ in "."]
+    model.config._attn_implementation = "eager"
+    states += [model(**inputs, output_hidden_states=True).hidden_states[1]]
+    assert torch.allclose(*states, rtol=1e-3) != doubted

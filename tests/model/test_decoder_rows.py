@@ -596,3 +596,29 @@ def test_a_mask_by_query_and_key_hides_padding() -> None:
     for name in ("layer", "group", "tokens"):
         assert by_query[name].tolist() == by_token[name].tolist()
     np.testing.assert_allclose(by_query["norm_mean"], by_token["norm_mean"], rtol=1e-5)
+
+
+def test_rows_whose_number_is_drawn_are_refused() -> None:
+    """As MQT-LLaVA's projector draws how many rows it makes, unless it is told."""
+    module = made(Plain)
+
+    class Drawing(nn.Module):
+        count = 9
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module.connector
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count -= 1
+            return self.inner(x)[:, : self.count]
+
+    drawing = made(Inserting)
+    drawing.connector = Drawing()
+    ids, mask = prompts(INSERTED["one"], "right")
+    inputs = {"input_ids": ids, "attention_mask": mask, "images": pictures(2)}
+    named = {"vision_encoder": "vision", "projector": "connector"}
+    named |= {"decoder_layers": "blocks", "text_embedding": "words"}
+    with pytest.raises(NormprobeError, match=r"receives \[2, \d+\] rows .* draws the") as told:
+        Probe(drawing, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert "an input of its forward" in told.value.remedy

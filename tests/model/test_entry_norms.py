@@ -133,3 +133,17 @@ def test_interface_says_where_the_ratio_is_by_construction() -> None:
     told = "Both pass a norm right before layer 1 (visual: LayerNorm; text: LayerNorm)."
     assert told in str(run.verdict)
     assert "Their ratio there is by construction" in str(run.verdict)
+
+
+def test_a_norm_that_ran_on_no_row_closes_nothing() -> None:
+    """LLaVA-3D's encoder of clicks runs where there are none."""
+    model = deepcopy(tiny_model("llava"))
+    width = model.config.text_config.hidden_size
+    model.clicks = nn.LayerNorm(width)
+    language, expected = model.model.language_model, found_of(model)
+
+    def look_at_none(*_: object) -> None:
+        model.clicks(torch.zeros(0, width))
+
+    language.layers[0].register_forward_pre_hook(look_at_none)
+    assert found_of(model) == expected

@@ -70,14 +70,18 @@ def looped(layers: list[nn.Module]) -> list[nn.Module]:
 
 def test_a_layer_that_is_looped_over_is_refused(model: Any) -> None:
     run_so(model, looped)
-    with pytest.raises(NormprobeError, match=r"decoder layer 2 of .* runs 2 times in one forward"):
+    with pytest.raises(
+        NormprobeError, match=r"decoder layer 2 of .* runs 2 times in one forward"
+    ) as told:
         Probe(model).layers(tiny_inputs(model))
+    assert told.value.remedy.startswith("layers that are looped over are not supported; `norm")
 
 
 def test_two_passes_of_the_whole_stack_are_refused(model: Any) -> None:
     run_twice(model.model.language_model)
-    with pytest.raises(NormprobeError, match="runs 2 times in one forward"):
+    with pytest.raises(NormprobeError, match="runs 2 times in one forward") as told:
         Probe(model).layers(tiny_inputs(model))
+    assert told.value.remedy.startswith("pass inputs that it reads in one pass")
 
 
 def test_a_layer_that_is_listed_twice_is_refused(model: Any) -> None:

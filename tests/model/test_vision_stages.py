@@ -192,7 +192,8 @@ def test_a_part_named_by_hand_is_doubted_not_refused() -> None:
     named = {"projector": "model.multi_modal_projector.linear_1"}
     run = Probe(model, named=named, special_token_ids=SPECIAL_IDS).layers(tiny_inputs(model))
     (doubt,) = run.record["doubts"]
-    assert "linear_1 looks like no projector, as it was named by hand" in doubt
+    assert "linear_1, named by hand, hands over other rows than enter" in doubt
+    assert doubt.endswith("pooled or mixed behind it, wrong where it is none")
     right = Probe(model, special_token_ids=SPECIAL_IDS).layers(tiny_inputs(model))
     assert not right.record.get("doubts")
     norms, by_hand = (select(each.table, "norm") for each in (right, run))

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+import transformers
 from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
@@ -29,7 +31,7 @@ from normprobe.model.load.partial_load import build_on_meta
 from normprobe.options import MODULE_ROLES, Loading
 from normprobe.probe import Probe
 from normprobe.runs.model_source import CheckpointSource
-from normprobe.schema import NON_VISUAL, VISUAL
+from normprobe.schema import NON_VISUAL, VISUAL, VISUAL_MASK
 from normprobe.tidy import wide
 
 #: Modules that are listed, the largest first.
@@ -37,7 +39,8 @@ _LISTED = 16
 
 #: Inputs of a forward: pixels, and a mask of the prompt that says where rows of a picture go.
 _PIXELS = re.compile(
-    r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|position)).*(pixel|image|picture|patch)"
+    r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|position|feature))"
+    r".*(pixel|image|picture|patch)"
 )
 _SEEN = re.compile(r"image|img|pixel|patch|vision|visual")
 _MASK = re.compile(rf"({_SEEN.pattern}).*mask")
@@ -64,11 +67,13 @@ _WORD = re.compile(r"<[^\w/]*(image|img)(_?(pad|patch|context|placeholder|token)
 _OPEN = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 _OFFERED = ("input_ids", "attention_mask", "pixel_values")  # what `build_by_hand` makes
+#: What the chat layout of InternVL makes.
+_OF_SQUARES = (*_OFFERED, "image_flags", VISUAL_MASK)
 _USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
 _GUESS = "a guess"  # in each line that nothing told
 
 #: What a file that is begun anew has of its own; the rest of the file before it is kept.
-_BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD"}
+_BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD", "PADDED"}
 _TURN, _IMAGE = "USER: {images}{prompt} ASSISTANT:", "<image>\n"
 
 _FACTS = """forward of {model_class} takes
@@ -108,12 +113,31 @@ _AS_EVER = """from normprobe.inputs.standard import build_documented
 _BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
 
     how = {"turn": TURN, "image": IMAGE, "image_ids": IMAGE_IDS, "pixels": (SIDE, MEAN, STD)}
-    made = build_by_hand(model, processor, samples, system, **how)"""
+    made = build_by_hand(model, processor, samples, system, padded=PADDED, **how)"""
+#: Of code that cuts pictures into tiles as LLaVA-NeXT's package does.
+_TILES = """
+
+    pictures = [picture for sample in samples for picture in sample.images]
+    if pictures:  # tiles, as image_aspect_ratio asks
+        from {module} import process_images
+
+        look = model.get_vision_tower().image_processor
+        made["pixel_values"] = process_images(pictures, look, model.config)
+        made["image_sizes"] = [picture.size for picture in pictures]"""
+#: Of a copy of InternVL's chat layout, as Mini-Monkey is.
+_SQUARES = """# {guess}: cut as InternVL cuts
+    made = INTERNVL_CHAT.build(model, processor, samples, system)"""
+_LAYOUT = """
+from normprobe.extensions.families.internvl_chat import INTERNVL_CHAT
+
+load_processor, prepare = INTERNVL_CHAT.load_processor, INTERNVL_CHAT.prepare
+"""
 _CONSTANTS = """
 TURN = {turn}
 IMAGE = "<image>\\n"  # in a prompt, until ids take its place
 IMAGE_IDS = [{id}] * {rows}  # {how}
 SIDE, MEAN, STD = {pixels}  # of a picture, {unless}{unknown}{aspect}
+PADDED = {padded}  # pictures, to squares first{why_padded}
 {loader}
 """
 _LOADER = """
@@ -133,7 +157,7 @@ def setup():
 
 
 def prepare(model, processor):
-    pass  # a guess; perhaps model.get_vision_tower().load_model()
+    pass  # a guess; what its code loads later, such as model.get_vision_tower().load_model()
 
 """
 
@@ -184,6 +208,8 @@ def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) ->
         probe = Probe(model, **{**vars(loading), "inputs": path})
         table = wide(probe.layers("sample", limit=1, intervals=False, workers=0).table)
     except NormprobeError as failure:
+        if lacks := re.search(r"where ([\w ]+) (is|are) None", failure.problem):
+            left_out = [each for each in left_out if each in lacks[1].split(" and ")]
         may = f"forward may ask for {', '.join(left_out)}, which TAKES leaves out"
         ways = [may] * bool(left_out) + [failure.remedy]
         if PREPARED in failure.remedy:  # that comes first
@@ -255,14 +281,23 @@ def _text(
         refused = failure.problem
     except (*REFUSALS, ImportError) as error:
         refused = first_line(error)
-    before = kept if made else kept + _by_hand(name, loading, settings, processor, model, kept)
+    cutting = "" if made else _cuts_tiles(model, settings)
+    squares = not made and _is_internvl_chat(model, tokenizer_of(processor), kept)
+    before = kept
+    if squares:
+        before += _LAYOUT
+    elif not made:
+        asks = "" if cutting else _otherwise_cut(settings)
+        before += _by_hand(name, loading, settings, processor, model, kept, asks)
     if source is None and "def setup(" not in kept:
         its_class = (settings.get("architectures") or [settings.get("model_type")])[0]
+        if hasattr(transformers, str(its_class)):  # an adapter's config names that of its base
+            its_class = f"the class for the type {settings.get('model_type')}"
         what = f"import the module of {its_class} here"
         before += _SETUP.format(what=repr(what))
     names = {id(module): each for each, module in model.named_modules()}
     takes = [p.name for p in parameters] or [*_USUAL]
-    taken = [*_taken(takes, made)]
+    taken = [*_taken(takes, made, ("image_sizes",) if cutting else ())]
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in _OPEN]
     more = any(p.kind is p.VAR_KEYWORD for p in parameters) and not (made or needed)
     if more:  # ids may be passed on unnamed (mPLUG-Owl3)
@@ -270,10 +305,15 @@ def _text(
         taken += [f'"{each}": "{each}",  # {_GUESS}' for each in ids]
     if said and ("def forward(" in kept or not any(p.kind in _OPEN for p in parameters)):
         taken = [f'"{theirs}": {ours!r},' for theirs, ours in said.items()]  # nothing else knows
+    if squares:
+        taken = [f'"{each}": "{each}",' for each in (*takes, VISUAL_MASK) if each in _OF_SQUARES]
     given = _GIVEN
     if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
         taken = [f"{line}  # {_GUESS}" for line in _taken([*made] or _OFFERED, made)]
         given = f'{{"{needed[0]}": {_GIVEN}}}'
+    how = _AS_EVER if made else _BY_HAND + (cutting and _TILES.format(module=cutting))
+    if squares:
+        how = _SQUARES.format(guess=_GUESS)
     facts = _FACTS.format(
         model_class=type(model).__name__,
         takes=_lines(map(str, parameters)),
@@ -291,7 +331,7 @@ def _text(
         facts=facts.replace('"""', "'''") if source else "Its code is not known yet.\n",
         before=before,
         taken=_lines(taken or ["# nothing that is known here"]),
-        made=_AS_EVER if made else _BY_HAND,
+        made=how,
         given=given,
         parts=_lines(_parts(model, names, loading.parts)),
     )
@@ -304,6 +344,7 @@ def _by_hand(
     processor: Any,
     model: nn.Module,
     kept: str,
+    asks: str,
 ) -> str:
     """The constants of ``build_by_hand``; what loads the tokenizer, if none is kept."""
     from transformers.utils.constants import (
@@ -361,6 +402,7 @@ def _by_hand(
     else:
         turn = f'"{_TURN}"  # {_GUESS}'
     ends = [number(end) for end in _ENDS]
+    padded = settings.get("image_aspect_ratio") == "pad"
     told_pixels = look or (side and (any(numbers) or re.search("clip|siglip", str(settings))))
     between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
     told = token is not None and (token < 0 or rows is not None) and not between
@@ -374,7 +416,9 @@ def _by_hand(
         if look
         else "where no image processor is found",
         unknown="" if told_pixels else f", {_GUESS}",
-        aspect=_otherwise_cut(settings),
+        aspect=asks,
+        padded=padded,
+        why_padded=", as image_aspect_ratio asks" if padded else "",
         loader=""
         if "def load_processor(" in kept
         else _LOADER.format(
@@ -387,12 +431,33 @@ def _by_hand(
     return "".join(line for line in lines if line.partition(" =")[0] not in said)
 
 
+def _is_internvl_chat(model: nn.Module, tokenizer: Any, kept: str) -> bool:
+    """Whether code under another name writes what InternVL's does around its squares."""
+    held = ("num_image_token", "conv_template", "system_message", "img_context_token_id")
+    return (
+        all(hasattr(model, each) for each in held)
+        and "image_flags" in signature(model.forward).parameters
+        and "<IMG_CONTEXT>" in (tokenizer.get_vocab() if tokenizer else ())
+        and "def load_processor(" not in kept
+    )
+
+
+def _cuts_tiles(model: nn.Module, settings: Mapping[str, Any]) -> str:
+    """The module of the model's package that cuts pictures into the tiles its config asks for."""
+    package = type(model).__module__.partition(".")[0]
+    if "anyres" not in str(settings.get("image_aspect_ratio")):
+        return ""
+    for name in (f"{package}.mm_utils", f"{package}.util.mm_utils"):
+        with suppress(ImportError, AttributeError):
+            if hasattr(model, "get_vision_tower") and import_module(name).process_images:
+                return name
+    return ""
+
+
 def _otherwise_cut(settings: Mapping[str, Any]) -> str:
     """What the config asks for in place of one square a picture, as the end of a line."""
     aspect = str(settings.get("image_aspect_ratio"))
-    if aspect == "pad":
-        asks = "a square (image_aspect_ratio), this does not pad"
-    elif "anyres" in aspect:
+    if "anyres" in aspect:
         asks = f"tiles (image_aspect_ratio {aspect}), this makes one square"
     elif settings.get("dynamic_image_size") is True:
         asks = "tiles (dynamic_image_size), this makes one square"
@@ -433,9 +498,11 @@ def _modules(model: nn.Module) -> list[str]:
     return [f"{name}  {type(m).__name__}  {size_of(m):,}" for name, m in found[:_LISTED]]
 
 
-def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
-    """What forward takes of what was made; pixels under the name that forward has for them."""
-    offered = made or _OFFERED
+def _taken(
+    takes: Sequence[str], made: Mapping[str, Any], more: Sequence[str] = ()
+) -> Iterator[str]:
+    """What forward takes of what was made, or will be; pixels under its own name for them."""
+    offered = [*(made or _OFFERED), *more]
     pixels = [name for name in pixel_inputs(made) or ["pixel_values"] if name not in takes]
     waiting = [name for name in takes if _PIXELS.search(name) and name not in offered]
     renamed = dict(zip(waiting, pixels, strict=False))

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from normprobe.errors import NormprobeError
@@ -84,10 +84,8 @@ def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Mo
     It may still have none (Wings). Or ``prepare`` made weights of these names, of which some are
     compared: towers of LLaVA's kin load their own, and a trained one lies in the files (ALLaVA).
     """
-    there, doubts = dict(model.named_parameters(remove_duplicate=False)), list[str]()
-    # A tower was the ``vision_model`` of the model around it, which became the tower.
-    now = {key: key.replace(".vision_model.", ".") for key in unplaced}
-    there |= {key: there[name] for key, name in now.items() if name in there}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    there, doubts = _by_key(unplaced, parameters), list[str]()
     left, made = [k for k in unplaced if k not in there], [k for k in unplaced if k in there]
     if left:
         doubts.append(
@@ -95,20 +93,46 @@ def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Mo
             f"{left[0]}: what these do is not measured; where its code makes their modules later, "
             "do so in prepare(model, processor) of --inputs FILE.py"
         )
+    if told := _other_values(weights, {key: there[key] for key in made}):
+        doubts.append(f"the files hold {told}: what is measured is not what was trained")
+    return "; ".join(doubts)
+
+
+def replaced_doubt(weights: WeightFiles, read: Mapping[str, Tensor], model: nn.Module) -> str:
+    """A doubt where ``prepare`` put other weights in place of some that were read from files.
+
+    A tower that its own loader loads twice (LLaVA's) loses what was trained of it.
+    """
+    now = _by_key(weights.file_of, dict(model.named_parameters(remove_duplicate=False)))
+    before = _by_key(weights.file_of, read)
+    others = {key: now[key] for key in sorted(before.keys() & now) if now[key] is not before[key]}
+    if told := _other_values(weights, others):
+        return f"the files hold {told}: is what prepare() loads what was trained?"
+    return ""
+
+
+def _by_key(keys: Iterable[str], there: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a model by those keys of files that stand for one of them."""
+    # A tower was the ``vision_model`` of the model around it, which became the tower.
+    names = {key: key if key in there else key.replace(".vision_model.", ".") for key in keys}
+    return {key: there[name] for key, name in names.items() if name in there}
+
+
+def _other_values(weights: WeightFiles, made: Mapping[str, Tensor]) -> str:
+    """Of weights that ``prepare`` made those that are others in the files; some are compared."""
     here = weights.repository.path_here  # nothing is fetched for a look
-    made = [key for key in made if here(weights.file_of[key]) and not there[key].is_meta]
-    some, differ = made[:: len(made) // _COMPARED + 1], list[str]()
+    names = [key for key in made if here(weights.file_of[key]) and not made[key].is_meta]
+    some, differ = names[:: len(names) // _COMPARED + 1], list[str]()
     for name, saved in weights.tensors(some).items():
-        ours, theirs = there[name].detach().cpu().double(), saved[...].double()
+        ours, theirs = made[name].detach().cpu().double(), saved[...].double()
         same = ours.shape == theirs.shape and (ours - theirs).norm() <= _CAST * theirs.norm()
         differ += [] if same else [name]
-    if differ:
-        doubts.append(
-            f"the files hold {len(made)} of the weights that prepare() made, and {len(differ)} of "
-            f"{len(some)} that were compared have other values there, such as {differ[0]}: what is "
-            "measured is not what was trained"
-        )
-    return "; ".join(doubts)
+    if not differ:
+        return ""
+    return (
+        f"{len(names)} of the weights that prepare() made, and {len(differ)} of {len(some)} that "
+        f"were compared have other values there, such as {differ[0]}"
+    )
 
 
 def refuse_unread(checkpoint: Checkpoint, model: nn.Module) -> None:

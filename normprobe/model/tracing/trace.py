@@ -230,24 +230,40 @@ def _alike(role: str, traced: TracedParts) -> list[str]:
     return []
 
 
+class UnreadWeights(Exception):
+    """A trace is asked for, which runs the whole model, and not all of its weights were read."""
+
+
 def find_or_trace(
     model: nn.Module,
     named: Mapping[str, object],
     example: Callable[[], Mapping[str, Any]],
+    *,
+    unread: bool = False,
 ) -> tuple[Parts, str]:
     """Find the parts by structure and by name; where that fails, what is not named by a trace.
 
     A structure without a vision side is believed only where the example holds no pixels.
+    ``unread``: the model lacks weights that were not needed so far.
 
     Returns:
         The parts, and how they were found: ``structure``, ``by hand`` or ``trace``.
+
+    Raises:
+        UnreadWeights: a trace has to run, and weights are ``unread``.
     """
+
+    def traced_parts(inputs: Mapping[str, Any]) -> Parts:
+        if unread:
+            raise UnreadWeights
+        return _traced(model, inputs)
+
     try:
         parts = find_parts(model, named=named)
     except NormprobeError as failure:
         _modules_named(model, named)  # refuses what is not there before anything runs
         try:
-            traced = _traced(model, example())
+            traced = traced_parts(example())
             return with_named(model, traced, named), "by hand" if named else "trace"
         except NormprobeError as second:
             if named:
@@ -262,7 +278,13 @@ def find_or_trace(
         inside = parts.vision_encoder is not None and parts.vision_encoder.name
         if inside and parts.text_embedding is None and not is_native(model):
             with suppress(NormprobeError):
-                parts = with_named(model, _traced(model, example()), named)
+                parts = with_named(model, traced_parts(example()), named)
+        if parts.projector is not None and parts.vision_encoder is None and not is_native(model):
+            with suppress(NormprobeError):  # beside a named projector (LaViDa)
+                traced = traced_parts(example())
+                if traced.decoder_layers == parts.decoder_layers:
+                    encoder, rows = traced.vision_encoder, traced.class_rows
+                    parts = replace(parts, vision_encoder=encoder, class_rows=rows)
         return parts, "by hand"
     if parts.text_embedding is None or parts.vision_encoder or parts.projector:
         return parts, "structure"
@@ -270,7 +292,7 @@ def find_or_trace(
         inputs = example()
     except NormprobeError:  # nothing to look at, so no image either
         return parts, "structure"
-    return (_traced(model, inputs), "trace") if pixel_inputs(inputs) else (parts, "structure")
+    return (traced_parts(inputs), "trace") if pixel_inputs(inputs) else (parts, "structure")
 
 
 def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts | None:

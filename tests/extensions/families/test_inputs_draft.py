@@ -2,12 +2,15 @@
 
 import ast
 import json
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -25,7 +28,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from normprobe import load_run
+from normprobe import Probe, load_run
+from normprobe.data.data_set import open_data
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +113,7 @@ def test_a_setup_whose_package_fails_names_the_version(
     # Volcano's: what fails is bridged where the code is trusted.
     untrusted = ("layers", "specimen", "--inputs", "inputs.py")
     told = invoke(*untrusted).stderr
-    assert "pass --trust-remote-code, which bridges what transformers changed; else" in told
+    assert "pass --trust-remote-code, which bridges much of what transformers changed; else" in told
     Path("inputs.py").write_text("def setup():\n    undefined\n")
     assert "mend the file" in invoke(*command).stderr
 
@@ -505,6 +509,55 @@ def test_an_id_of_no_word_is_what_stands_for_a_picture(
     assert "IMAGE_IDS = [-200] * 1" in Path("begun.py").read_text()
 
 
+@pytest.mark.parametrize("aspect", ["anyres_max_9", "pad"])
+def test_tiles_are_cut_as_the_package_cuts_them(
+    aspect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLaVA-NeXT's copies have their own name for it, and all of them call it so (LLaVAction)."""
+    monkeypatch.chdir(tmp_path)
+    a_checkpoint(tmp_path)
+    config = json.loads(Path("config.json").read_text()) | {"image_aspect_ratio": aspect}
+    Path("config.json").write_text(json.dumps(config))
+    Path("setup.py").write_text("def setup():\n    import support.inserting_package\n")
+    import support.inserting_package as package
+
+    its_class, given = package.InsertingForCausalLM, []
+    look = CLIPImageProcessor(size=16, crop_size=16)
+
+    def process_images(pictures, processor, settings):
+        given.append((processor, settings.model_type))
+        return look(pictures, return_tensors="pt")["pixel_values"][:, None]
+
+    def forward(self, input_ids, attention_mask=None, images=None, image_sizes=None):
+        given.append([tuple(each) for each in image_sizes])
+        return self.body(input_ids, images.flatten(0, 1), attention_mask)
+
+    tower = SimpleNamespace(image_processor=look)
+    monkeypatch.setattr(its_class, "get_vision_tower", lambda _: tower, raising=False)
+    monkeypatch.setattr(its_class, "forward", forward)
+    module = SimpleNamespace(process_images=process_images)
+    monkeypatch.setitem(sys.modules, "support.mm_utils", module)
+    begun = invoke("inputs", ".", "--inputs", "setup.py", "--write", "begun.py")
+    text = Path("begun.py").read_text()
+    cut = aspect != "pad"
+    assert ("from support.mm_utils import process_images" in text) == cut
+    assert ("this makes one square" in text) is False
+    assert ('    "image_sizes": "image_sizes",\n' in text) == cut
+    if cut:
+        assert "one sample is measured with it: 16 visual" in begun.stdout, begun.output
+        picture = next(iter(open_data("sample", limit=1))).images[0]
+        assert given[0] == (look, "inserting") and [picture.size] in given
+
+
+def test_the_class_of_an_adapter_s_base_is_not_what_setup_imports(tmp_path: Path) -> None:
+    """VTimeLLM's config names that of transformers, and a type of its own."""
+    config = {"model_type": "nobodys", "architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
+    told = (tmp_path / "begun.py").read_text()
+    assert "import the module of the class for the type nobodys here" in told
+
+
 def test_the_side_is_that_of_the_vision_encoder(tmp_path: Path) -> None:
     """Its config says it where no image processor does (TinyChart)."""
     tower = tmp_path / "towers/siglip"
@@ -543,7 +596,7 @@ def test_pictures_are_made_as_the_vision_encoder_has_it(
 @pytest.mark.parametrize(
     ("asks", "said"),
     [
-        ({"image_aspect_ratio": "pad"}, "this does not pad"),
+        ({"image_aspect_ratio": "pad"}, ""),
         ({"image_aspect_ratio": "anyres_max_9"}, "anyres_max_9), this makes one square"),
         ({"dynamic_image_size": True}, "tiles (dynamic_image_size), this makes one square"),
         ({"dynamic_image_size": False, "image_aspect_ratio": None}, ""),
@@ -558,10 +611,38 @@ def test_a_picture_that_its_code_cuts_otherwise_is_said_not_to_be(
     result = invoke("inputs", tmp_path, "--write", tmp_path / "begun.py")
     lines = (tmp_path / "begun.py").read_text().splitlines()
     (number,) = (n for n, line in enumerate(lines, 1) if line.startswith("SIDE"))
+    padded = asks.get("image_aspect_ratio") == "pad"
+    assert lines[number].startswith(f"PADDED = {padded}  # pictures, to squares first")
+    assert lines[number].endswith(", as image_aspect_ratio asks") == padded
     assert said in lines[number - 1]
     assert lines[number - 1].startswith("SIDE, MEAN, STD = 336, [0.5, 0.5, 0.5], [0.2686")
     guessed = result.stdout.rpartition("guessed, so look at lines ")[2].split("\n")[0].split(", ")
     assert (str(number) in guessed) == bool(said)
+
+
+def test_a_copy_of_internvl_is_cut_as_internvl_is(
+    repository: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Mini-Monkey and its like have another name; one square a picture is not what they see."""
+    original, copy = repository("internvl_chat"), tmp_path / "copy"
+    shutil.copytree(original, copy)
+    for file in (copy / "config.json", copy / "configuration_internvl_chat.py"):
+        text = file.read_text()
+        assert "internvl_chat" in text
+        file.write_text(text.replace('"internvl_chat"', '"nobodys_chat"'))
+    begun = tmp_path / "begun.py"
+    result = invoke("inputs", copy, "--trust-remote-code", "--write", begun)
+    assert "one sample is measured with it" in result.stdout
+    text = begun.read_text()
+    guessed = [n for n, line in enumerate(text.splitlines(), 1) if "# a guess: cut as" in line]
+    assert f"guessed, so look at lines {guessed[0]}" in result.stdout
+    found = [
+        Probe(model, trust_remote_code=True, inputs=inputs, device="cpu")
+        .layers("sample", limit=2, intervals=False, workers=0)
+        .table
+        for model, inputs in ((original, None), (copy, begun))
+    ]
+    pd.testing.assert_frame_equal(*found)
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,36 @@ def test_what_the_files_hold_beside_the_model_is_in_doubt(with_more, tmp_path, m
     assert "; more for which it has no place: 1, such as layers.0.pool.weight" in compared
 
 
+@pytest.mark.parametrize(
+    ("code", "doubted"),
+    [
+        ("block.norm = torch.nn.LayerNorm(block.norm.weight.numel())", True),
+        ("block.norm = copy.deepcopy(block.norm)", False),
+        ("model.double()", False),
+        ("block.norm.weight.data.mul_(2)", False),
+    ],
+)
+def test_weights_that_prepare_puts_in_place_of_others_are_compared(
+    repository, tmp_path, code: str, doubted: bool
+) -> None:
+    """ASMv2: a tower that its loader loads again loses what was trained of it."""
+    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    key = "layers.0.block.norm.weight"
+    save_file({**weights, key: weights[key] + 0.5}, file, metadata={"format": "pt"})
+    byte_tokenizer((), None).save_pretrained(folder)
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import copy\nimport torch\ndef prepare(model, processor):\n"
+        f"    block = model.layers[0].block\n    {code}\n"
+    )
+    run = Probe(str(folder), trust_remote_code=True, inputs=str(mine)).layers(IDS)
+    told = " ".join(run.record.get("doubts", []))
+    assert ("such as layers.0.block.norm." in told) == doubted
+    assert told.endswith(": is what prepare() loads what was trained?") == doubted
+
+
 def test_a_weight_that_has_its_place_under_two_names_is_no_doubt(with_more, tmp_path):
     """ST-LLM keeps its table of words in two modules, one of them made later."""
     mine = tmp_path / "mine.py"

@@ -9,6 +9,7 @@ from support.allocations import allocations
 from support.cases import model_of
 from support.expected_parts import PARTS
 from support.hooks import hooks_of
+from support.plain_modules import Plain, made
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import (
     LANGUAGE_MODELS,
@@ -22,6 +23,7 @@ from normprobe import NormprobeError, find_parts
 from normprobe.model.tracing.observation import other_pixels, other_words
 from normprobe.model.tracing.recording import record, sketch, tensors, watched
 from normprobe.model.tracing.trace import (
+    UnreadWeights,
     find_or_trace,
     retraced,
     trace_parts,
@@ -315,3 +317,17 @@ def test_a_part_that_was_named_stays_where_the_vision_side_is_traced_again() -> 
     assert again is not None and again.projector is not None
     assert again.projector.name == projector
     assert again.vision_encoder.name == trace_parts(model, tiny_inputs(model)).vision_encoder
+
+
+def test_beside_a_projector_that_is_named_the_encoder_is_traced() -> None:
+    """LaViDa's stage went in silence."""
+    model = made(Plain)
+    inputs = {
+        "tokens": torch.tensor([[1, *[Plain.place] * 4, 5, 9, 7]]),
+        "image": torch.randn(1, 3, 8, 8),
+    }
+    named = {"projector": "connector", "decoder_layers": "blocks", "text_embedding": "words"}
+    parts, found_by = find_or_trace(model, named, lambda: inputs)
+    assert (found_by, parts.vision_encoder.name) == ("by hand", "vision")
+    with pytest.raises(UnreadWeights):
+        find_or_trace(model, named, lambda: inputs, unread=True)

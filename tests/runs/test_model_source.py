@@ -1,0 +1,80 @@
+"""What is read of a checkpoint, where its parts are found only when all of it runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.remote_code.tokenizer import byte_tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from normprobe import Probe
+
+#: A language model as it is built; what reads pictures is made by its own loader (VTimeLLM).
+CODE = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class LaterConfig(LlamaConfig):
+    model_type = "later"
+
+class Later(LlamaForCausalLM):
+    config_class = LaterConfig
+
+    def forward(self, input_ids, images=None, **_):
+        rows = self.model.embed_tokens(input_ids)
+        if images is not None:
+            seen = self.look(images.flatten(2).transpose(1, 2))
+            rows = torch.cat([rows[:, :1], seen, rows[:, 1:]], 1)
+        return super().forward(inputs_embeds=rows)
+"""
+
+INPUTS = """
+import torch
+
+def load_processor(path):
+    import transformers
+    return transformers.AutoTokenizer.from_pretrained(path)
+
+def prepare(model, processor):
+    torch.manual_seed(1)
+    model.look = torch.nn.Linear(3, 16)
+
+def build(model, processor, samples, system):
+    ids = torch.tensor([[n + 40 + 3 * k for k in range(12)] for n in range(len(samples))])
+    pixels = torch.rand(len(samples), 3, 4, 4, generator=torch.Generator().manual_seed(2))
+    return {"input_ids": ids, "images": pixels}
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    tokenizer = byte_tokenizer((), None)
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "vocab_size": len(tokenizer)}
+    keys = {"AutoConfig": "later.LaterConfig", "AutoModelForCausalLM": "later.Later"}
+    config = {"model_type": "later", "auto_map": keys, "architectures": ["Later"], **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "later.py").write_text(CODE)
+    torch.manual_seed(0)
+    weights = LlamaForCausalLM(LlamaConfig(**sizes)).state_dict()
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "inputs.py").write_text(INPUTS)
+    return tmp_path
+
+
+def test_all_weights_are_read_where_a_trace_has_to_run(checkpoint: Path) -> None:
+    """Of what runs before layer 1 alone a trace said that weights are missing."""
+    probe = Probe(str(checkpoint), trust_remote_code=True, inputs=str(checkpoint / "inputs.py"))
+    run = probe.interface("sample", limit=2, intervals=False, workers=0)
+    assert probe.source.measured([]).parts.projector.name == "look"
+    assert not any(weight.is_meta for weight in probe.source.model.parameters())
+    torch.manual_seed(1)
+    look = torch.nn.Linear(3, 16).double()
+    pixels = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(2)).double()
+    expected = look(pixels.flatten(2).transpose(1, 2)).norm(dim=-1).detach().numpy()
+    found = run.wide("norm", "mean").loc["decoder_input", "visual"]
+    np.testing.assert_allclose(found, expected.mean(), rtol=1e-6)
