@@ -646,6 +646,12 @@ def _has_vision_part(config: Any) -> bool:
     )
 
 
+_NO_CONFIG = (
+    "pass the folder that holds config.json and the weights; a model that is built without one is "
+    "measured in Python: Probe(model)"
+)
+
+
 def require_path(model: str) -> None:
     """Refuse a path where no model can be, before anything is loaded for it."""
     named = _is_name(model) and model != SPECIMEN and not is_gguf(model)
@@ -657,17 +663,17 @@ def _refuse_bad_path(model: str, source: str) -> None:
     """Refuse a path that is no checkpoint folder, before it is looked up on a hub."""
     path = Path(source)
     if path.is_file():
+        whole = (path.parent / "config.json").is_file()
         raise NormprobeError(
             f"{model} is a file; expected a checkpoint folder or a hub id",
-            f"pass its folder: {path.parent}",
+            f"pass its folder: {path.parent}" if whole else _NO_CONFIG,
         )
     looks_local = model.startswith(("/", "./", "../", "~")) or model.count("/") > 1
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", _PEFT_CONFIG)):
             raise NormprobeError(
                 f"{model} holds no config.json; expected a checkpoint saved by save_pretrained",
-                "pass the folder that holds config.json and the weights; a model that is built "
-                "without one is measured in Python: Probe(model)",
+                _NO_CONFIG,
             )
     elif looks_local:
         raise NormprobeError(

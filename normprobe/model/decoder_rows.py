@@ -88,8 +88,8 @@ def decoder_rows(
         raise NormprobeError(
             f"decoder layer 1 receives {list(entered.shape[:2])} rows of a batch, and "
             f"{list(again.shape[:2])} when it runs again: its code draws their number (MQT-LLaVA)",
-            "fix it by an input of its forward, which build(...) of --inputs FILE.py returns, or by "
-            "a field of the model, in prepare(model, processor)",
+            "fix it by an input of its forward, which build(...) of --inputs FILE.py returns, or "
+            "by a field of the model, in prepare(model, processor)",
         )
     moved = (again - entered).float()
     if not marks.ids:

@@ -44,6 +44,13 @@ from normprobe.tensors import to_device
 _VISUAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL))
 
 
+#: What to say of rows that other ones enter the decoder for.
+_POOLED = (
+    'if its rows are pooled or mixed behind it, say how: "behind": "WORDS" in parts of an --inputs '
+    "file"
+)
+
+
 class MeasuredModel:
     """A model with its parts, and what has to be known of it only once."""
 
@@ -71,6 +78,8 @@ class MeasuredModel:
         self.forward_seen = self.entry_seen = False  # of ``first_forward``
         text = self._text_config
         self.padding_id: int | None = getattr(text, "pad_token_id", None)
+        self.begin_id: int | None = getattr(text, "bos_token_id", None)
+        self.knows_special = True  # False: nobody said which tokens are special
         self._where = self._modules()
 
     def __str__(self) -> str:
@@ -108,7 +117,7 @@ class MeasuredModel:
         """The same model and parts, of whose forwards nothing is known yet."""
         known = self.special_token_ids, self.vocabulary_ids, self.found_by, self.token_text
         found = MeasuredModel(self.model, self.parts, *known)
-        found.padding_id = self.padding_id
+        found.padding_id, found.knows_special = self.padding_id, self.knows_special
         return found
 
     @cached_property
@@ -239,12 +248,11 @@ class MeasuredModel:
                 way = by_hand(self.model, **{role: "NAME"})
                 if any(w.is_meta for w in self.model.parameters()):  # no trace runs without them
                     way += "; or add --verify: all weights are read then, and a trace looks for it"
-                pooled = f"; that is {name} itself, if its rows are pooled or mixed behind it"
-                raise NormprobeError(f"{problem}: it {does}", way + pooled * (role == "projector"))
+                pooled = f"; {_POOLED}" * (role == "projector")
+                raise NormprobeError(f"{problem}: it {does}", way + pooled)
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if by_name and role == "projector":
-                way = "right where its rows are pooled or mixed behind it, wrong where it is none"
-                said = f"{name}, named by hand, {does}: {way}"
+                said = f"{name}, named by hand, {does}: wrong where it is none; {_POOLED}"
             if one_of_several:
                 said = f"{name} {does}, the others of another module"
             if traced is not None:

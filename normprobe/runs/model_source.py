@@ -293,6 +293,7 @@ class ModelSource(ABC):
         text = None if tokenizer is None else tokenizer.decode
         found = MeasuredModel(self._model, parts, special, known, found_by, text)
         found.add_doubt(uncapped_doubt(self._model))
+        found.knows_special = self._special is not None or tokenizer is not None
         if (padding := getattr(tokenizer, "pad_token_id", None)) is not None:
             found.padding_id = padding
         return found

@@ -193,7 +193,7 @@ def test_a_part_named_by_hand_is_doubted_not_refused() -> None:
     run = Probe(model, named=named, special_token_ids=SPECIAL_IDS).layers(tiny_inputs(model))
     (doubt,) = run.record["doubts"]
     assert "linear_1, named by hand, hands over other rows than enter" in doubt
-    assert doubt.endswith("pooled or mixed behind it, wrong where it is none")
+    assert doubt.endswith('say how: "behind": "WORDS" in parts of an --inputs file')
     right = Probe(model, special_token_ids=SPECIAL_IDS).layers(tiny_inputs(model))
     assert not right.record.get("doubts")
     norms, by_hand = (select(each.table, "norm") for each in (right, run))

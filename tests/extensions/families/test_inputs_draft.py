@@ -7,7 +7,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -29,7 +28,6 @@ from transformers import (
 )
 
 from normprobe import Probe, load_run
-from normprobe.data.data_set import open_data
 
 
 @pytest.fixture(autouse=True)
@@ -509,6 +507,45 @@ def test_an_id_of_no_word_is_what_stands_for_a_picture(
     assert "IMAGE_IDS = [-200] * 1" in Path("begun.py").read_text()
 
 
+#: A package of LLaVA's kin, whose model is ``Inserting``'s.
+TILING = {
+    "modeling": """
+from types import SimpleNamespace
+from support.plain_modules import WIDTH, Inserting
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, CLIPImageProcessor
+from transformers import PretrainedConfig, PreTrainedModel
+
+class TilingConfig(PretrainedConfig):
+    model_type = "tiling"
+
+class Tiling(PreTrainedModel):
+    config_class = TilingConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.body = Inserting()
+        self.body.words = nn.Embedding(config.vocab_size, WIDTH)
+        self.post_init()
+
+    def get_vision_tower(self):
+        return SimpleNamespace(image_processor=CLIPImageProcessor(size=16, crop_size=16))
+
+    def forward(self, input_ids, attention_mask=None, images=None, image_sizes=None):
+        assert [tuple(each) for each in image_sizes]
+        return self.body(input_ids, images.flatten(0, 1), attention_mask)
+
+AutoConfig.register("tiling", TilingConfig, exist_ok=True)
+AutoModelForCausalLM.register(TilingConfig, Tiling, exist_ok=True)
+""",
+    "mm_utils": """
+def process_images(pictures, processor, settings):
+    assert settings.model_type == "tiling"
+    return processor(pictures, return_tensors="pt")["pixel_values"][:, None]
+""",
+}
+
+
 @pytest.mark.parametrize("aspect", ["anyres_max_9", "pad"])
 def test_tiles_are_cut_as_the_package_cuts_them(
     aspect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -516,37 +553,22 @@ def test_tiles_are_cut_as_the_package_cuts_them(
     """LLaVA-NeXT's copies have their own name for it, and all of them call it so (LLaVAction)."""
     monkeypatch.chdir(tmp_path)
     a_checkpoint(tmp_path)
-    config = json.loads(Path("config.json").read_text()) | {"image_aspect_ratio": aspect}
+    monkeypatch.syspath_prepend(tmp_path)
+    package = Path(f"tiling_{aspect}")  # each is imported once
+    package.mkdir()
+    for name, code in TILING.items():
+        (package / f"{name}.py").write_text(code)
+    config = json.loads(Path("config.json").read_text()) | {"model_type": "tiling"}
+    config |= {"architectures": ["Tiling"], "image_aspect_ratio": aspect}
     Path("config.json").write_text(json.dumps(config))
-    Path("setup.py").write_text("def setup():\n    import support.inserting_package\n")
-    import support.inserting_package as package
-
-    its_class, given = package.InsertingForCausalLM, []
-    look = CLIPImageProcessor(size=16, crop_size=16)
-
-    def process_images(pictures, processor, settings):
-        given.append((processor, settings.model_type))
-        return look(pictures, return_tensors="pt")["pixel_values"][:, None]
-
-    def forward(self, input_ids, attention_mask=None, images=None, image_sizes=None):
-        given.append([tuple(each) for each in image_sizes])
-        return self.body(input_ids, images.flatten(0, 1), attention_mask)
-
-    tower = SimpleNamespace(image_processor=look)
-    monkeypatch.setattr(its_class, "get_vision_tower", lambda _: tower, raising=False)
-    monkeypatch.setattr(its_class, "forward", forward)
-    module = SimpleNamespace(process_images=process_images)
-    monkeypatch.setitem(sys.modules, "support.mm_utils", module)
+    Path("setup.py").write_text(f"def setup():\n    import {package}.modeling\n")
     begun = invoke("inputs", ".", "--inputs", "setup.py", "--write", "begun.py")
     text = Path("begun.py").read_text()
     cut = aspect != "pad"
-    assert ("from support.mm_utils import process_images" in text) == cut
-    assert ("this makes one square" in text) is False
+    assert (f"from {package}.mm_utils import process_images" in text) == cut
+    assert "this makes one square" not in text
     assert ('    "image_sizes": "image_sizes",\n' in text) == cut
-    if cut:
-        assert "one sample is measured with it: 16 visual" in begun.stdout, begun.output
-        picture = next(iter(open_data("sample", limit=1))).images[0]
-        assert given[0] == (look, "inserting") and [picture.size] in given
+    assert ("one sample is measured with it: 16 visual" in begun.stdout) == cut, begun.output
 
 
 def test_the_class_of_an_adapter_s_base_is_not_what_setup_imports(tmp_path: Path) -> None:
