@@ -148,7 +148,7 @@ def load_and_report(
     if "state_dict" in options:
         tensors = options["state_dict"].items()
         options["state_dict"] = {key: _OnDemand(tensor) for key, tensor in tensors}
-    with _loader_that_tells(shapes):
+    with _loader_that_tells(model_class, shapes):
         model, report = _loaded(model_class, source, **options)
     report["mismatched_keys"] = [(name, *both) for name, both in shapes.items()]
     return model, report
@@ -173,10 +173,11 @@ def _loaded(model_class: Any, source: str | None, **options: Any) -> tuple[Any, 
 
 
 @contextmanager
-def _loader_that_tells(shapes: dict[str, tuple[Size, Size]]) -> Iterator[None]:
+def _loader_that_tells(model_class: Any, shapes: dict[str, tuple[Size, Size]]) -> Iterator[None]:
     """The loader of 4.57 marks the weights that it reads, and tells shapes that do not fit.
 
-    It marks them when all are read: a tower that is loaded while the model is made would not be
+    Not those of a tower that a model loads while it is made, and is told to pass over (SALOVA). It
+    marks them when all are read: a tower that is loaded while the model is made would not be
     made on without memory (Florence-VL).
     """
     done_with: list[tuple[Any, set[str]]] = []
@@ -184,9 +185,10 @@ def _loader_that_tells(shapes: dict[str, tuple[Size, Size]]) -> Iterator[None]:
     find, load = loader._find_mismatched_keys, loader._load_state_dict_into_meta_model
 
     @wraps(find)
-    def find_and_tell(*arguments: Any, **named: Any) -> Any:
-        names, both = find(*arguments, **named)
-        shapes.update(zip(names, both, strict=True))
+    def find_and_tell(model: Any, *arguments: Any, **named: Any) -> Any:
+        names, both = find(model, *arguments, **named)
+        if isinstance(model, model_class):
+            shapes.update(zip(names, both, strict=True))
         return names, both
 
     @wraps(load)

@@ -128,7 +128,10 @@ def _looked_at(
     pixels: tuple[int, Any, Any],
     padded: bool,
 ) -> dict[str, Any]:
-    """What the image processor returns that a processor or a module holds, by whatever name."""
+    """What the image processor returns that a module holds, or else a processor, by any name.
+
+    That of a module is what its code uses: it may resize otherwise than its files say (Victor).
+    """
     import torch
     from transformers.image_processing_base import ImageProcessingMixin
 
@@ -137,7 +140,7 @@ def _looked_at(
     def shaped(middle: Sequence[float]) -> list[Image]:
         return [_square(each, middle) for each in pictures] if padded else [*pictures]
 
-    for holder in (processor, *model.modules()):
+    for holder in (*model.modules(), processor):
         for look in vars(holder).values():
             own_mean = getattr(look, "image_mean", None) or mean
             if isinstance(look, ImageProcessingMixin):

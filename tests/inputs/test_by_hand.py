@@ -99,6 +99,26 @@ def test_a_tower_s_plain_image_processor_looks_at_the_pictures() -> None:
     assert made["pixel_values"].tolist() == [[7.0] * 3] * 2
 
 
+def test_a_module_s_own_image_processor_looks_before_that_of_its_files() -> None:
+    """Victor's tower resizes otherwise than the class that its folder names."""
+
+    class Look(ImageProcessingMixin):
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def __call__(self, images, return_tensors):
+            return {"pixel_values": torch.full((len(images), 1), self.value)}
+
+    model, tokenizer = nn.Sequential(nn.Identity()), byte_tokenizer((), None)
+    tokenizer.look = Look(2.0)
+    for expected in (2.0, 1.0):
+        made = build_by_hand(
+            model, tokenizer, [Sample("a", "What?", (RED,))], None, turn=None, **HOW
+        )
+        assert made["pixel_values"].item() == expected
+        model[0].image_processor = Look(1.0)
+
+
 @pytest.mark.parametrize("holder", ["none", "transformers", "plain"])
 def test_pictures_are_padded_to_squares_of_the_mean_colour(holder: str) -> None:
     """As LLaVA's code does where its config says ``image_aspect_ratio: pad``."""

@@ -225,6 +225,38 @@ def test_a_tower_that_is_loaded_while_the_model_is_made_may_share_weights(tmp_pa
         torch.testing.assert_close(model.tower.state_dict()[key], value, rtol=0, atol=0)
 
 
+@pytest.mark.skipif(is_line_5(), reason="transformers 5 reports each load by itself")
+def test_what_a_tower_passes_over_while_the_model_is_made_is_not_missing(tmp_path: Path) -> None:
+    """SALOVA widens a tower of its own; the trained weights lie in the checkpoint."""
+    tower_folder, folder = tmp_path / "tower", tmp_path / "whole"
+    tiny_model("clip_vision_model").save_pretrained(tower_folder)
+    wide = transformers.CLIPVisionConfig.from_pretrained(tower_folder)
+    wide.image_size *= 2
+
+    class WideningConfig(transformers.PretrainedConfig):
+        model_type = "widening-a-tower"
+
+    class Widening(transformers.PreTrainedModel):
+        config_class = WideningConfig
+
+        def __init__(self, config: WideningConfig) -> None:
+            super().__init__(config)
+            load = transformers.CLIPVisionModel.from_pretrained
+            self.tower = load(tower_folder, config=wide, ignore_mismatched_sizes=True)
+            self.post_init()
+
+    folder.mkdir()
+    settings = {"model_type": "widening-a-tower", "architectures": ["Widening"]}
+    (folder / "config.json").write_text(json.dumps(settings))
+    tower = transformers.CLIPVisionModel(wide)
+    weights = {f"tower.{key}": value.clone() for key, value in tower.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model, report = load_and_report(Widening, str(folder), dtype=torch.float32)
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    for key, value in tower.state_dict().items():
+        torch.testing.assert_close(model.tower.state_dict()[key], value, rtol=0, atol=0)
+
+
 def test_a_class_that_loads_itself_and_returns_the_model_alone(tmp_path: Path) -> None:
     """Video-XL's takes what asks for a report, and adds something to what it loaded."""
 
