@@ -558,6 +558,20 @@ def bridge_model_attributes(_model_class: type) -> None:
             setattr(base, name, value)
 
 
+def bridge_flash_keyword(model_class: Any) -> None:
+    """Which attention runs was said by another keyword, also by code that makes its tower."""
+
+    def build(
+        cls: Any, config: Any, use_flash_attention_2: bool | None = None, **options: Any
+    ) -> Any:
+        if use_flash_attention_2 is not None:
+            _note("use_flash_attention_2")
+        return super(model_class, cls)._from_config(config, **options)
+
+    if "_from_config" not in vars(model_class):
+        model_class._from_config = classmethod(build)
+
+
 def bridge_class_attributes(model_class: type) -> None:
     """What a model supports became a class attribute; a property on the class reads as true.
 
@@ -767,6 +781,8 @@ def _bridge_class(foreign: type) -> None:
         needed: list[str] = []
         _noting.append(needed)
         try:
+            if issubclass(foreign, PreTrainedModel):
+                bridge_flash_keyword(foreign)
             if issubclass(foreign, PreTrainedModel) and not is_line_5():
                 bridge_class_attributes(foreign)
             elif issubclass(foreign, PreTrainedModel):

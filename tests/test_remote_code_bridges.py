@@ -19,6 +19,7 @@ from transformers import (
     CLIPVisionModel,
     DynamicCache,
     LlamaConfig,
+    LlamaModel,
     LlavaConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -601,3 +602,27 @@ def test_a_plain_rotary_module_has_the_method_that_its_loader_asks_for() -> None
     frequencies, factor = rotary.compute_default_rope_parameters(config)
     assert frequencies.tolist() == pytest.approx([1.0, 0.1]) and factor == 1.0
     assert model[1].compute_default_rope_parameters == "its own"
+
+
+def test_a_tower_is_made_with_the_older_keyword_of_flash_attention() -> None:
+    """NativeRes-LLaVA's own code makes its tower so."""
+
+    class Tower(LlamaModel):
+        pass
+
+    Tower.__module__ = "foreign.tower"
+    noted: list[str] = []
+    with remote_code_bridges.foreign_code(True, noted):
+        remote_code_bridges._bridge_class(Tower)
+        config = LlamaConfig(
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            vocab_size=9,
+        )
+        made = Tower._from_config(config, use_flash_attention_2=True)
+    assert type(made) is Tower
+    assert "use_flash_attention_2" in noted
+    with pytest.raises(TypeError, match="use_flash_attention_2"):
+        LlamaModel._from_config(config, use_flash_attention_2=True)
