@@ -422,16 +422,24 @@ def _registered(raw: Mapping[str, Any]) -> Any:
     Returns:
         The class that reads its config, whatever type that names; None: there was nothing to do.
     """
+    import transformers
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
     names, model_type = raw.get("architectures") or (), str(raw.get("model_type"))
+    native = [getattr(getattr(transformers, n, None), "config_class", None) for n in names]
+    # A config that was saved over that of its base names the class of that one (Robin).
+    of_base = bool(native) and all(n is not None and n.model_type != model_type for n in native)
     known = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None  # noqa: SIM401 lazy
     pending = [PreTrainedModel]
     while pending:
         kind = pending.pop()
         pending += kind.__subclasses__()
         reader = kind.config_class
-        if kind.__name__ not in names or not isinstance(reader, type) or reader is known:
+        if not isinstance(reader, type) or reader is known:
+            continue
+        same_type = getattr(reader, "model_type", None) == model_type
+        stands_in = of_base and same_type and kind.__name__.endswith("ForCausalLM")
+        if kind.__name__ not in names and not stands_in:
             continue
         if f"{kind.__module__}.".startswith("transformers."):
             continue

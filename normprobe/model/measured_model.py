@@ -20,7 +20,14 @@ from normprobe.inputs.on_device import (
 from normprobe.model.attended_rows import source_of_attended
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
-from normprobe.model.find.parts import Part, Parts, by_hand, weight_of, with_projector
+from normprobe.model.find.parts import (
+    Part,
+    Parts,
+    by_hand,
+    holders_of,
+    weight_of,
+    with_projector,
+)
 from normprobe.model.find.residual import norms_of
 from normprobe.model.find.structure import other_projectors
 from normprobe.model.provenance import Placed, Provenance, fitted
@@ -78,7 +85,7 @@ class MeasuredModel:
         self.forward_seen = self.entry_seen = False  # of ``first_forward``
         text = self._text_config
         self.padding_id: int | None = getattr(text, "pad_token_id", None)
-        self.begin_id: int | None = getattr(text, "bos_token_id", None)
+        self.begin_id = self._begin_id()
         self.knows_special = True  # False: nobody said which tokens are special
         self._where = self._modules()
 
@@ -143,6 +150,14 @@ class MeasuredModel:
     def _text_config(self) -> Any:
         config = transformers_config(self.model)
         return config.get_text_config(decoder=True) if config is not None else None
+
+    def _begin_id(self) -> int | None:
+        """The token that begins a prompt, by the config of the model, or around its layers."""
+        configs, layers = [self._text_config], self.parts.decoder_layers
+        for name in holders_of(layers.name) if layers is not None else ():
+            configs.append(getattr(self.model.get_submodule(name), "config", None))
+        told = [getattr(config, "bos_token_id", None) for config in configs]
+        return next((number for number in told if isinstance(number, int)), None)
 
     def decoder_input(self, inputs: Mapping[str, Any]) -> Tensor:
         """What enters decoder layer 1, ``[batch, seq, hidden]``. No decoder layer runs."""

@@ -27,7 +27,7 @@ from normprobe.inputs.on_device import pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import by_mask, marked_positions, token_groups
 from normprobe.model.decoder_rows import DecoderRows, decoder_rows, prompt_mask, rows_of_prompt
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
-from normprobe.model.find.parts import Parts
+from normprobe.model.find.parts import Parts, by_hand
 from normprobe.model.tracing.recording import tensors
 from normprobe.schema import (
     AUDIO,
@@ -277,6 +277,15 @@ class Provenance:
         """The rows of words; None where none is looked up in a table."""
         if self._parts.text_embedding is None:
             return None
+        table, width = self._parts.text_embedding, entered.shape[-1]
+        known = "text_embedding" in self._parts.named or is_native(self._measured.model)
+        size = getattr(table.module, "embedding_dim", width)
+        if size != width and not known:
+            raise NormprobeError(
+                f"rows of {table.name} have size {size}, and decoder layer 1 of {self._measured} "
+                f"reads {width}: it is the table of another model inside, or they are projected",
+                by_hand(self._measured.model, text_embedding="NAME"),
+            )
         again = partial(self._measured.decoder_input, inputs)
         return decoder_rows(self._parts, entered, again, inputs)
 

@@ -36,6 +36,7 @@ from normprobe.model.checkpoint import (
 )
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
+from normprobe.model.load.gguf_weights import weight_files_of
 from normprobe.model.load.loading import (
     bytes_to_fetch,
     device_and_dtype,
@@ -408,7 +409,11 @@ class CheckpointSource(ModelSource):
         auto_class = (
             "AutoProcessor" if hears else _AUTO_CLASSES.get(self.checkpoint.kind, "AutoProcessor")
         )
-        return self._load(auto_class, self._inputs_file.load_processor)
+        try:
+            return self._load(auto_class, self._inputs_file.load_processor)
+        except NormprobeError:
+            _ = weight_files_of(self.checkpoint).file_of  # a folder may hold none
+            raise
 
     def _load(self, auto_class: str, load: Callable[[str], Any] | None = None) -> Any:
         checkpoint = self.checkpoint

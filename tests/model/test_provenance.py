@@ -1,6 +1,7 @@
 """Plain modules of many kinds: measured right, beside float64 NumPy, or refused in true words."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -686,3 +687,63 @@ def test_a_mask_of_floats_places_rows_as_one_of_whole_numbers_does() -> None:
     padded = torch.tensor([[1.0, 1.0, 0.0]])
     assert not provenance._is_signal("attention_mask", padded)
     assert provenance._is_signal("pixel_values", padded)
+
+
+class OtherWords(Plain):
+    """As BLIVA: a Q-Former reads the words of its own table, before the language model is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = nn.Module()
+        self.asked.words = nn.Embedding(60, EYE)
+        self.asked.get_input_embeddings = lambda: self.asked.words
+        self.language = nn.Module()
+        self.language.config = SimpleNamespace(bos_token_id=1)
+        self.language.words, self.language.blocks = self.words, self.blocks
+        self.language.get_input_embeddings = lambda: self.language.words
+        del self.words, self.blocks
+
+    @property
+    def inner(self) -> nn.Module:
+        return self._modules["language"]
+
+    def forward(self, samples: dict[str, Any]) -> Tensor:
+        tokens = torch.tensor(samples["text"])
+        asked = self.asked.words(tokens).mean(1, keepdim=True)
+        rows = self.connector(self.vision(samples["image"]) + 0 * asked)
+        x = torch.cat([rows, self.inner.words(tokens)], 1)
+        self.words, self.blocks = self.inner.words, self.inner.blocks
+        try:
+            return self.think(x, None)
+        finally:
+            del self.words, self.blocks
+
+
+def test_the_table_of_words_is_that_of_what_holds_the_layers() -> None:
+    module = made(OtherWords)
+    text = [[1, 8, 5, 12, 9], [1, 7, 30, 4, 6]]
+    inputs = {"samples": {"text": text, "image": pictures(2)}}
+    named = {"vision_encoder": "vision", "projector": "connector"}
+    named["decoder_layers"] = "language.blocks"
+    run = Probe(module, named=named).layers(inputs)
+    assert find_parts(module, named=named).text_embedding.name == "language.words"
+    tokens = run.wide("norm", "tokens").loc[1]
+    assert (tokens["visual"], tokens["text"]) == (2 * PATCHES, 10)
+    (doubt,) = run.record["doubts"]
+    assert "opens with the id 1, bos_token_id of its config, which counts as text" in doubt
+    again = Probe(module, named=named, special_token_ids=[1]).layers(inputs)
+    assert not again.record.get("doubts")
+    assert again.wide("norm", "tokens").loc[1, "special"] == 2
+
+
+def test_a_table_of_another_width_than_the_layers_is_refused() -> None:
+    module = made(OtherWords)
+    del module.language.get_input_embeddings
+    inputs = {"samples": {"text": [[1, 8, 5, 12, 9]], "image": pictures(1)}}
+    named = {"vision_encoder": "vision", "projector": "connector"}
+    named["decoder_layers"] = "language.blocks"
+    with pytest.raises(NormprobeError, match=f"rows of asked.words have size {EYE}, and") as told:
+        Probe(module, named=named).layers(inputs)
+    assert "--part text_embedding=NAME" in told.value.remedy
+    named["text_embedding"] = "language.words"
+    assert Probe(module, named=named).layers(inputs).wide("norm", "tokens").loc[1, "text"] == 5

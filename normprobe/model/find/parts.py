@@ -202,6 +202,12 @@ def size_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+def holders_of(name: str) -> list[str]:
+    """The names of the modules around one, the innermost first, without the model itself."""
+    pieces = name.split(".")[:-1]
+    return [".".join(pieces[:end]) for end in range(len(pieces), 0, -1)]
+
+
 def children_of(module: nn.Module) -> str:
     """The names of a module's children, for a message."""
     return ", ".join(name for name, _ in module.named_children()) or "none"

@@ -32,6 +32,7 @@ from normprobe.model.find.parts import (
     children_of,
     class_rows_of,
     guesses,
+    holders_of,
     size_of,
 )
 from normprobe.versions import decoder, encoder_of
@@ -102,7 +103,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     part = partial(_part, model, override)
     encoder = part("vision_encoder", lambda: _vision_encoder(model, names))
     bare_encoder = encoder is not None and (encoder.name == "" or _is_contrastive(model))
-    embedding = None if bare_encoder else part("text_embedding", lambda: _text_embedding(model))
+    table = partial(_text_embedding, model, str(named.get("decoder_layers") or ""))
+    embedding = None if bare_encoder else part("text_embedding", table)
     if encoder is None and embedding is None:
         raise NormprobeError(
             f"{type(model).__name__} has neither a vision encoder (get_encoder(modality='image')) "
@@ -246,13 +248,15 @@ def _vision_encoder(
     return model if getattr(model, "main_input_name", "") == "pixel_values" else None
 
 
-def _text_embedding(model: nn.Module) -> nn.Module | None:
+def _text_embedding(model: nn.Module, layers: str = "") -> nn.Module | None:
     """The token embedding table: a module with a two-dimensional weight.
 
-    A class of one's own may leave the question to the language model inside.
+    A class of one's own may leave the question to the language model inside: that around the
+    decoder layers where these are named, for another one may read words, too (BLIVA's Q-Former).
     """
     own = not type(model).__module__.startswith("transformers.")
-    for holder in (model, *model.children()) if own else (model,):
+    around = [model.get_submodule(name) for name in holders_of(layers)] if own and layers else []
+    for holder in (*around, model, *model.children()) if own else (model,):
         found = _ask(partial(methodcaller("get_input_embeddings"), holder))
         weight = getattr(found, "weight", None)
         if weight is not None and weight.dim() == 2:
