@@ -38,7 +38,7 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.norms import NOT_SHOWN, norm_placement_note
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.find.parts import size_of
+from normprobe.model.find.parts import holders_of, size_of
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.recording import tensors
@@ -46,6 +46,9 @@ from normprobe.statistics.token_metrics import token_norms
 
 #: How far two forwards may be apart by the order in which kernels add, relative to norms.
 _ROUNDING = 1e-3
+
+#: How many of an encoder's parameters another one has, at least.
+_TOWER = 0.2
 
 
 def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
@@ -192,8 +195,8 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     model.add_doubt(special_doubt(model, inputs))
     if model.entry_seen or not _may_differ(model.model):
         return
-    model.entry_seen, beside = True, dict(_beside(model.model))
-    if model.forward_seen and not beside:  # its rows were compared behind the layers
+    model.entry_seen, beside, towers = True, dict(_beside(model.model)), _other_towers(model)
+    if model.forward_seen and not beside and not towers:  # rows were compared behind the layers
         return
     entered, ran = list[Tensor](), set[str]()
     first_layer = model.decoder_layers[0]
@@ -201,9 +204,18 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
         handles = [on_input(first_layer, lambda state: entered.append(_sketch(state)))]
         for name, module in beside.items():
             handles.append(before_call(module, lambda *_, name=name: ran.add(name)))
+        for name, module in towers.items():
+            handles.append(before_call(module, lambda *_, name=name: ran.add(name)))
         with observing(model.model), attached(*handles):
             run_until(model.model, moved_to(model.model, inputs), entering=first_layer)
-    for name in sorted(ran):
+    if also := sorted(ran & towers.keys()):
+        encoder = model.parts.vision_encoder
+        model.add_doubt(
+            f"{', '.join(also)} {'reads' if len(also) == 1 else 'read'} pixels beside "
+            f"{encoder.name if encoder else 'what was found'}: no stage shows their states; to "
+            "measure another, name it and its projector by --part"
+        )
+    for name in sorted(ran & beside.keys()):
         kind = type(beside[name]).__name__
         model.add_doubt(
             f"{name} is a {kind} that is no module of the model to PyTorch: it runs, no stage "
@@ -213,6 +225,26 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     first, second = entered
     if told := _unlike(first, second, "at the decoder input"):
         model.add_doubt(told)
+
+
+def _other_towers(model: MeasuredModel) -> dict[str, nn.Module]:
+    """Of encoders beside that which was found what cuts their pictures (Mini-Gemini, MoCHA).
+
+    What is small next to the encoder is none.
+    """
+    encoder, found = model.parts.vision_encoder, dict[str, nn.Module]()
+    if encoder is None or is_native(model.model):
+        return found
+    within, outside = {*encoder.module.modules()}, [encoder.module, *model.decoder_layers]
+    for name, module in model.model.named_modules():
+        cuts = isinstance(module, nn.Conv2d | nn.Conv3d) and module.in_channels == 3
+        if not cuts or module in within:
+            continue
+        around = [(name, module), *((n, model.model.get_submodule(n)) for n in holders_of(name))]
+        own = [(n, m) for n, m in around if not {*m.modules()} & {*outside}]
+        if own and size_of(own[-1][1]) > _TOWER * size_of(encoder.module):
+            found[own[-1][0]] = module
+    return found
 
 
 def _beside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

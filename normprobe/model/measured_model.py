@@ -289,9 +289,21 @@ class MeasuredModel:
                     f"{self.parts.projector.name} runs {beside + entering} times a forward, and of "
                     f"{beside} no row enters the decoder: its stages hold the rows of all"
                 )
+        elif self.parts.behind and not {"projector", "fusion"} & self.parts.named:
+            self._doubt_unchecked_projector()
         if attends:
             self._check_attended(batch.inputs)
         self._parts_seen = seen  # what was refused is looked at again
+
+    def _doubt_unchecked_projector(self) -> None:
+        """Say which projector was taken of several, where its rows are no longer seen behind it."""
+        others = [] if is_native(self.model) else [*other_projectors(self.model, self.parts)]
+        if others and self.parts.projector is not None:
+            names = ", ".join(sorted(other.name for other in others))
+            self.add_doubt(
+                f"{self.parts.projector.name} is taken for the projector, and {names} may be it as "
+                'well: where "behind" is said, rows do not tell; name it by --part projector=NAME'
+            )
 
     def add_doubt(self, said: str) -> None:
         """Say once what may not be as it was taken."""

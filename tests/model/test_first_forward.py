@@ -10,7 +10,7 @@ import pytest
 import torch
 from model.test_decoder_rows import FULL, pictures
 from support.flat import flat
-from support.plain_modules import WIDTH, Block, Plain, made
+from support.plain_modules import EYE, WIDTH, Block, Eye, Plain, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from torch import Tensor, nn
@@ -556,3 +556,37 @@ def test_a_begin_token_that_counts_as_text_is_in_doubt(quantity: str, said: list
         told.append(" ".join(run.record.get("doubts", [])))
     assert ("opens with the id 1, bos_token_id of its config" in told[0]) == (said is None)
     assert not told[1]
+
+
+class TwoEyes(Plain):
+    """As MoCHA: another encoder reads the picture, and its rows are added to the first one's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision_encoder, self.second_encoder = self.vision, Eye()
+        self.projector, self.second_projector = self.connector, nn.Linear(EYE, WIDTH)
+        del self.vision, self.connector
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.words
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.projector(self.vision_encoder(image))
+        rows = rows + self.second_projector(self.second_encoder(image))
+        x = self.words(tokens)
+        return self.think(x.masked_scatter((tokens == self.place).unsqueeze(-1), rows), None)
+
+
+@pytest.mark.parametrize("named", [{}, {"projector": "projector"}])
+def test_encoders_and_projectors_beside_those_that_were_found_are_in_doubt(
+    named: dict[str, str],
+) -> None:
+    module = made(TwoEyes)
+    ids = torch.tensor([[1, *[Plain.place] * 4, 5, 9, 7]])
+    inputs = {"tokens": ids, "image": torch.randn(1, 3, 8, 8)}
+    how = {"vision_encoder": "vision_encoder", "decoder_layers": "blocks", "behind": "adds others"}
+    run = Probe(module, named={**how, **named}, special_token_ids=[1]).interface(inputs)
+    told = " ".join(run.record["doubts"])
+    assert "second_encoder reads pixels beside vision_encoder: no stage shows their states" in told
+    unsure = "second_projector is taken for the projector, and projector may be it as well"
+    assert (unsure in told) == (not named)

@@ -68,3 +68,22 @@ def test_what_setup_imports_is_found_by_its_name(checkpoint: tuple[Path, Plain])
 
     with foreign_code(True, []):  # the type is still that of transformers
         assert type(AutoConfig.for_model("llava")) is LlavaConfig
+
+
+@pytest.mark.skipif(not is_line_5(), reason="4.57 has no class that became its own tower")
+@pytest.mark.parametrize(
+    "checkpoint",
+    [{"model_type": "llava", "architectures": ["LlamaForCausalLM"]}],
+    indirect=True,
+)
+def test_a_config_saved_over_that_of_its_base_names_the_class_of_that_one(
+    checkpoint: tuple[Path, Plain],
+) -> None:
+    """Robin's folders: the type is that of the package, and setup() imports it."""
+    folder, _ = checkpoint
+    opened = open_checkpoint(
+        str(folder), trust_remote_code=True, inputs_file=InputsFile(setup=setup)
+    )
+    assert (type(opened.config).__name__, opened.kind) == ("UnregisteredConfig", VISION_LANGUAGE)
+    model = load_model(opened, device="cpu", dtype="float32")
+    assert type(model).__name__ == "UnregisteredForCausalLM"
