@@ -430,19 +430,22 @@ def _registered(raw: Mapping[str, Any]) -> Any:
     # A config that was saved over that of its base names the class of that one (Robin).
     of_base = bool(native) and all(n is not None and n.model_type != model_type for n in native)
     known = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None  # noqa: SIM401 lazy
-    pending = [PreTrainedModel]
+    pending, of_name = [PreTrainedModel], list[tuple[Any, Any]]()
     while pending:
         kind = pending.pop()
         pending += kind.__subclasses__()
         reader = kind.config_class
-        if not isinstance(reader, type) or reader is known:
+        if not isinstance(reader, type):
             continue
         same_type = getattr(reader, "model_type", None) == model_type
         stands_in = of_base and same_type and kind.__name__.endswith("ForCausalLM")
         if kind.__name__ not in names and not stands_in:
             continue
-        if f"{kind.__module__}.".startswith("transformers."):
-            continue
+        if not f"{kind.__module__}.".startswith("transformers."):
+            of_name.append((kind, reader))
+    if any(reader is known for _, reader in of_name):
+        return None  # it is registered; another class may have the same name (MoCHA)
+    for kind, reader in of_name[:1]:
         if not _is_registered(reader):
             AutoModelForCausalLM.register(reader, kind)
         return reader

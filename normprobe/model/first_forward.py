@@ -362,7 +362,8 @@ def special_doubt(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
         return ""
     return (
         f"each prompt opens with the id {model.begin_id}, bos_token_id of its config, which counts "
-        "as text: nothing says which tokens are special; pass a processor, or special_token_ids"
+        "as text: nothing says which tokens are special; pass Probe(model, processor), or "
+        "Probe(model, special_token_ids=...)"
     )
 
 

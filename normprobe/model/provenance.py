@@ -304,7 +304,8 @@ class Provenance:
         special = self._measured.special_token_ids
         named = token_groups(ids, None, (), special, parts.video_token_ids, ())
         groups = torch.where(told & (named != _VISUAL), named, _STRUCTURAL)
-        if marked is not None:
+        if marked is not None:  # rows of zeros, too, which no mask of padding makes (Inverse-LLaVA)
+            kept = kept | marked
             groups, told = torch.where(rows.mixed, _TEXT, groups), told | rows.mixed
         for group in (VISUAL, *_TOKEN_TYPES):
             if group == VISUAL and marked is not None:

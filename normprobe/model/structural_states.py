@@ -82,6 +82,8 @@ class StructuralStates:
             visual = at == _VISUAL
             self._refuse_undeclared(inputs, seen, other, at)
             same = (seen == other).all(-1)
+            if find_named(inputs, VISUAL_MASK) is not None:  # of zeros it is believed
+                same &= seen.ne(0).any(-1)
             if (visual & same).any() and self._provenance.chooses(inputs, seen, visual & ~same):
                 return None
             if known is None and visual.any() and same[visual].all():

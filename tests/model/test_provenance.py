@@ -300,9 +300,11 @@ def test_a_projector_whose_rows_are_pooled_may_be_named() -> None:
     guessed = replace(find_parts(module, named=named), named=frozenset())
     with pytest.raises(NormprobeError, match="other rows than enter") as refusal:
         MeasuredModel(module, guessed).batch(inputs)
-    assert "connector itself, if its rows are pooled" in refusal.value.remedy
-    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
-    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+    assert 'if its rows are pooled or mixed behind it, say how: "behind": ' in refusal.value.remedy
+    for how, doubted in ((named, True), ({**BY_HAND, "behind": "means over two"}, False)):
+        run = Probe(module, named=how, special_token_ids=SPECIAL).layers(inputs)
+        assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)
+        assert bool(run.record.get("doubts")) == doubted
 
 
 class Prompted(Plain):
@@ -747,3 +749,44 @@ def test_a_table_of_another_width_than_the_layers_is_refused() -> None:
     assert "--part text_embedding=NAME" in told.value.remedy
     named["text_embedding"] = "language.words"
     assert Probe(module, named=named).layers(inputs).wide("norm", "tokens").loc[1, "text"] == 5
+
+
+class Adding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.rows = Block(WIDTH), torch.zeros(())
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        out: Tensor = self.block(x, mask) + self.rows
+        return out
+
+
+class Late(Plain):
+    """As Inverse-LLaVA: rows of a picture enter as zeros, and layer 1 adds what they see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[0] = Adding()
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        place = (tokens == self.place).unsqueeze(-1)
+        x = self.words(tokens).masked_fill(place, 0.0)
+        rows = self.connector(self.vision(image))
+        self.blocks[0].rows = torch.zeros_like(x).masked_scatter(place, rows)
+        return self.think(x, None)
+
+
+def test_rows_of_zeros_that_are_said_to_be_a_picture_s_are_no_padding() -> None:
+    module = made(Late)
+    ids = torch.tensor([[1, *[Plain.place] * PATCHES, 5, 9, 7]])
+    inputs = {"tokens": ids, "image": pictures(1), "visual_mask": ids == Plain.place}
+    named = {**BY_HAND, "projector": "connector", "behind": "is added in layer 1"}
+    found = Probe(module, named=named, special_token_ids=[1]).layers(inputs)
+    module(ids, pictures(1))
+    visual = (ids == Plain.place)[0].numpy()
+    norms = found.wide("norm", "mean")["visual"]
+    assert (found.wide("norm", "tokens")["visual"] == PATCHES).all()
+    for layer, state in enumerate(module.seen):
+        expected = np.linalg.norm(state[0, visual], axis=-1).mean()
+        np.testing.assert_allclose(norms[layer], expected, rtol=1e-6)
+    assert norms[0] == 0.0 < norms[1]

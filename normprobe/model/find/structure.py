@@ -69,6 +69,10 @@ _OF_SOUND = re.compile(r"(audio|speech|sound)(?!.*(tower|encoder|model)$)")
 _IN_TOWER_PROJECTOR = re.compile(r"merger|projector|projection|connector|adapter|aligner")
 
 
+#: How much larger a list of layers outside the decoder is where that one is of something else.
+_MANY_TIMES = 10
+
+
 def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> Parts:
     """Name the parts of a transformers model.
 
@@ -278,16 +282,28 @@ def _decoder(model: nn.Module, encoder: Part | None) -> nn.Module:
 
 
 def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) -> nn.Module | None:
-    """The largest list of ``num_hidden_layers`` modules in the decoder, outside the encoder."""
+    """The largest list of ``num_hidden_layers`` modules in the decoder, outside the encoder.
+
+    In code of its own what is called a decoder may be one of masks (PixelLM): then a list elsewhere
+    is many times as large.
+    """
     inside_encoder = {id(module) for module in encoder.module.modules()} if encoder else set()
-    lists = [
-        module
-        for module in decoder.modules()
-        if isinstance(module, nn.ModuleList)
-        and 0 < len(module) == _number_of_layers(model)
-        and id(module) not in inside_encoder
-    ]
-    return max(lists, key=size_of, default=None)
+
+    def largest(holder: nn.Module) -> nn.Module | None:
+        lists = [
+            module
+            for module in holder.modules()
+            if isinstance(module, nn.ModuleList)
+            and 0 < len(module) == _number_of_layers(model)
+            and id(module) not in inside_encoder
+        ]
+        return max(lists, key=size_of, default=None)
+
+    found = largest(decoder)
+    elsewhere = None if is_native(model) else largest(model)
+    if found and elsewhere and size_of(elsewhere) > _MANY_TIMES * size_of(found):
+        return elsewhere
+    return found
 
 
 def _number_of_layers(model: nn.Module) -> int | None:

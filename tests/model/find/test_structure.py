@@ -172,3 +172,30 @@ def test_ids_of_pictures_in_a_language_model_are_not_passed_over_in_silence() ->
     with pytest.raises(NormprobeError, match="image_token_ids are named, and no part of Llama"):
         find_parts(model, named={"image_token_ids": (7, 8)})
     assert find_parts(model).vision_encoder is None
+
+
+def test_a_decoder_of_masks_is_not_where_the_layers_are() -> None:
+    """PixelLM's holds as many small layers as its language model."""
+
+    class Masking(LlamaForCausalLM):
+        def __init__(self, config):
+            super().__init__(config)
+            self.mask_decoder = nn.Module()
+            self.mask_decoder.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+        def get_decoder(self, modality=None):
+            return self.mask_decoder
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 9}
+    parts = find_parts(Masking(LlamaConfig(**sizes, num_attention_heads=2)))
+    assert parts.decoder_layers is not None
+    # The forward is transformers' own: what it says of its decoder holds.
+    assert parts.decoder_layers.name == "mask_decoder.layers"
+
+    class Own(Masking):
+        def forward(self, input_ids):
+            return super().forward(input_ids=input_ids)
+
+    parts = find_parts(Own(LlamaConfig(**sizes, num_attention_heads=2)))
+    assert parts.decoder_layers is not None
+    assert parts.decoder_layers.name == "model.layers"

@@ -8,7 +8,15 @@ import pytest
 from model.test_decoder_rows import IN_PLACE, SPECIAL, assert_right, groups_of, pictures, prompts
 from safetensors.torch import save_file
 from support.plain_modules import EYE, Plain, made
-from transformers import AutoConfig, CLIPVisionConfig, CLIPVisionModel, LlavaConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    LlavaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from normprobe import NormprobeError, Probe
 from normprobe.inputs.inputs_file import InputsFile
@@ -87,3 +95,21 @@ def test_a_config_saved_over_that_of_its_base_names_the_class_of_that_one(
     assert (type(opened.config).__name__, opened.kind) == ("UnregisteredConfig", VISION_LANGUAGE)
     model = load_model(opened, device="cpu", dtype="float32")
     assert type(model).__name__ == "UnregisteredForCausalLM"
+
+
+def test_of_two_classes_of_one_name_that_which_is_registered_for_the_type(tmp_path: Path) -> None:
+    """MoCHA's package holds LLaVA's class, too, under the name of its own."""
+
+    def a_class(kind: str) -> tuple[type, type]:
+        config = type("TwiceConfig", (PretrainedConfig,), {"model_type": kind})
+        return config, type("TwiceForCausalLM", (PreTrainedModel,), {"config_class": config})
+
+    (own, its_model), (other, _) = a_class("twice-of-its-own"), a_class("twice-of-another")
+    settings = {"model_type": "twice-of-its-own", "architectures": ["TwiceForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "mm_vision_tower": "tower"}))
+    AutoConfig.register("twice-of-its-own", own)
+    AutoModelForCausalLM.register(own, its_model)
+    opened = open_checkpoint(
+        str(tmp_path), trust_remote_code=True, inputs_file=InputsFile(setup=lambda: None)
+    )
+    assert type(opened.config) is own is not other
