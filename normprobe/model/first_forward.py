@@ -348,11 +348,11 @@ def _padding_doubt(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
 
 
 def special_doubt(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
-    """A doubt where prompts open with the token that its config begins them with, as a word.
+    """A doubt where prompts of own code open with the token that its config begins them with.
 
     Its norm is often far from that of words (TinyGPT-V, in memory without its tokenizer).
     """
-    if model.knows_special or model.begin_id is None:
+    if model.knows_special or model.begin_id is None or is_native(model.model):
         return ""
     batch = model.batch(inputs)
     if batch.ids is None:

@@ -104,7 +104,11 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(NormprobeError, match="is a file") as failure:
         open_checkpoint(str(tmp_path / "weights.bin"))
-    assert str(tmp_path) in failure.value.remedy
+    assert failure.value.remedy.endswith("without one is measured in Python: Probe(model)")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(NormprobeError, match="is a file") as failure:
+        open_checkpoint(str(tmp_path / "weights.bin"))
+    assert failure.value.remedy == f"pass its folder: {tmp_path}"
 
 
 def test_a_type_of_transformers_needs_no_code_that_its_config_still_names(tmp_path: Path) -> None:

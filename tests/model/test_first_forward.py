@@ -544,8 +544,14 @@ def test_where_norms_stand_is_seen_on_the_first_batch(kind: type[Block], placeme
 @pytest.mark.parametrize("said", [None, [], [1]])
 def test_a_begin_token_that_counts_as_text_is_in_doubt(quantity: str, said: list[int] | None):
     """TinyGPT-V's, in memory without its tokenizer, moved the mean of text by 3 %."""
-    model = tiny_model("llava")
+    model = copy.deepcopy(tiny_model("llava"))
     inputs = tiny_inputs(model)
+
+    class Own(type(model)):
+        def forward(self, *args, **named):
+            return super().forward(*args, **named)
+
+    model.__class__ = Own
     begin = model.config.text_config.bos_token_id
     assert begin == 1
     told = []
