@@ -561,6 +561,7 @@ def bridge_model_attributes(_model_class: type) -> None:
 def bridge_flash_keyword(model_class: Any) -> None:
     """Which attention runs was said by another keyword, also by code that makes its tower."""
 
+    @classmethod  # type: ignore[misc]
     def build(
         cls: Any, config: Any, use_flash_attention_2: bool | None = None, **options: Any
     ) -> Any:
@@ -569,7 +570,7 @@ def bridge_flash_keyword(model_class: Any) -> None:
         return super(model_class, cls)._from_config(config, **options)
 
     if "_from_config" not in vars(model_class):
-        model_class._from_config = classmethod(build)
+        model_class._from_config = build
 
 
 def bridge_class_attributes(model_class: type) -> None:
