@@ -443,13 +443,12 @@ def _registered(raw: Mapping[str, Any]) -> Any:
             continue
         if not f"{kind.__module__}.".startswith("transformers."):
             of_name.append((kind, reader))
-    if any(reader is known for _, reader in of_name):
+    if not of_name or any(reader is known for _, reader in of_name):
         return None  # it is registered; another class may have the same name (MoCHA)
-    for kind, reader in of_name[:1]:
-        if not _is_registered(reader):
-            AutoModelForCausalLM.register(reader, kind)
-        return reader
-    return None
+    kind, reader = of_name[0]
+    if not _is_registered(reader):
+        AutoModelForCausalLM.register(reader, kind)
+    return reader
 
 
 def _is_registered(reader: type) -> bool:

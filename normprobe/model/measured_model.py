@@ -289,7 +289,7 @@ class MeasuredModel:
                     f"{self.parts.projector.name} runs {beside + entering} times a forward, and of "
                     f"{beside} no row enters the decoder: its stages hold the rows of all"
                 )
-        elif self.parts.behind and not {"projector", "fusion"} & self.parts.named:
+        elif seen and self.parts.behind and not {"projector", "fusion"} & self.parts.named:
             self._doubt_unchecked_projector()
         if attends:
             self._check_attended(batch.inputs)

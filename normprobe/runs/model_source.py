@@ -205,6 +205,7 @@ class ModelSource(ABC):
         else:
             self.dtype = device_and_dtype(self._model)[1]  # its owner may have cast it
             self._found = self._found.afresh()
+        self._found.add_doubt(uncapped_doubt(self._model))  # its owner may have set another one
         return self._found
 
     def _ready(self, needs: Sequence[Needs], device: str, runs: bool) -> nn.Module:
@@ -293,7 +294,6 @@ class ModelSource(ABC):
         known = None if tokenizer is None else vocabulary_ids(tokenizer)
         text = None if tokenizer is None else tokenizer.decode
         found = MeasuredModel(self._model, parts, special, known, found_by, text)
-        found.add_doubt(uncapped_doubt(self._model))
         found.knows_special = self._special is not None or tokenizer is not None
         if (padding := getattr(tokenizer, "pad_token_id", None)) is not None:
             found.padding_id = padding

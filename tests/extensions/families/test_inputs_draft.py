@@ -511,29 +511,21 @@ def test_an_id_of_no_word_is_what_stands_for_a_picture(
 TILING = {
     "modeling": """
 from types import SimpleNamespace
-from support.plain_modules import WIDTH, Inserting
-from torch import nn
+from support.inserting_package import InsertingConfig, InsertingForCausalLM
 from transformers import AutoConfig, AutoModelForCausalLM, CLIPImageProcessor
-from transformers import PretrainedConfig, PreTrainedModel
 
-class TilingConfig(PretrainedConfig):
+class TilingConfig(InsertingConfig):
     model_type = "tiling"
 
-class Tiling(PreTrainedModel):
+class Tiling(InsertingForCausalLM):
     config_class = TilingConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.body = Inserting()
-        self.body.words = nn.Embedding(config.vocab_size, WIDTH)
-        self.post_init()
 
     def get_vision_tower(self):
         return SimpleNamespace(image_processor=CLIPImageProcessor(size=16, crop_size=16))
 
     def forward(self, input_ids, attention_mask=None, images=None, image_sizes=None):
         assert [tuple(each) for each in image_sizes]
-        return self.body(input_ids, images.flatten(0, 1), attention_mask)
+        return super().forward(input_ids, attention_mask, images.flatten(0, 1))
 
 AutoConfig.register("tiling", TilingConfig, exist_ok=True)
 AutoModelForCausalLM.register(TilingConfig, Tiling, exist_ok=True)
