@@ -267,7 +267,8 @@ class MeasuredModel:
                 raise NormprobeError(f"{problem}: it {does}", way + pooled)
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if by_name and role == "projector":
-                said = f"{name}, named by hand, {does}: wrong where it is none; {_POOLED}"
+                unless = "if it is no projector, its stages are wrong"
+                said = f"{name}, named by hand, {does}: {unless}; {_POOLED}"
             if one_of_several:
                 said = f"{name} {does}, the others of another module"
             if traced is not None:

@@ -283,7 +283,7 @@ class Provenance:
         if size != width and not known:
             raise NormprobeError(
                 f"rows of {table.name} have size {size}, and decoder layer 1 of {self._measured} "
-                f"reads {width}: it is the table of another model inside, or they are projected",
+                f"reads {width}: it is another model's table, or they are projected between",
                 by_hand(self._measured.model, text_embedding="NAME"),
             )
         again = partial(self._measured.decoder_input, inputs)
