@@ -67,7 +67,7 @@ class Probe:
         model: ``specimen`` (bundled), a local folder, a hub id, or a transformers model in memory.
         processor: of a model in memory, where samples are measured; of a checkpoint: its own.
         special_token_ids: ids to report as ``special`` rather than ``text``; None: those of the
-            tokenizer.
+            tokenizer, or without one the config's ``bos_token_id`` where it opens a prompt.
         forward: what makes the layers run, ``forward(model, **inputs)``, in place of the model's
             own forward, such as ``lambda m, ids, pixels: m.decode(m.embed(ids, pixels))``.
         **options: how it is loaded and asked. ``revision``: branch, tag or commit of a hub id;

@@ -67,7 +67,6 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     if not first.calls[len(first.layers)]:
         return  # it fails on these inputs: the measurement says how
     first.refuse_several_passes(model)
-    model.add_doubt(special_doubt(model, inputs))
     doubts = [model.doubt, _padding_doubt(model, inputs)]
     between = model.parts.fusion == CROSS_ATTENTION and is_native(model.model)  # known to do so
     if first.apart and not between:
@@ -192,7 +191,6 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     And that no module runs before it which no stage shows. For what runs no further; what speaks
     against it becomes a doubt of the model.
     """
-    model.add_doubt(special_doubt(model, inputs))
     if model.entry_seen or not _may_differ(model.model):
         return
     model.entry_seen, beside, towers = True, dict(_beside(model.model)), _other_towers(model)
@@ -344,26 +342,6 @@ def _padding_doubt(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
     return (
         f"{padded} tokens at the edges of the prompts have the id of padding, {model.padding_id}, "
         "and no attention_mask hides them: they are measured as tokens"
-    )
-
-
-def special_doubt(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
-    """A doubt where prompts of own code open with the token that its config begins them with.
-
-    Its norm is often far from that of words (TinyGPT-V, in memory without its tokenizer).
-    """
-    if model.knows_special or model.begin_id is None or is_native(model.model):
-        return ""
-    batch = model.batch(inputs)
-    if batch.ids is None:
-        return ""
-    opening = [int(row[row >= 0][0]) for row in batch.ids if (row >= 0).any()]
-    if set(opening) != {model.begin_id}:
-        return ""
-    return (
-        f"each prompt opens with the id {model.begin_id}, bos_token_id of its config, which counts "
-        "as text: nothing says which tokens are special; pass Probe(model, processor), or "
-        "Probe(model, special_token_ids=...)"
     )
 
 

@@ -38,6 +38,7 @@ from normprobe.schema import (
     IMAGE_NUMBERS,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
+    SPECIAL,
     STRUCTURAL,
     TEXT,
     TOKEN_GROUPS,
@@ -86,7 +87,7 @@ class MeasuredModel:
         text = self._text_config
         self.padding_id: int | None = getattr(text, "pad_token_id", None)
         self.begin_id = self._begin_id()
-        self.knows_special = True  # False: nobody said which tokens are special
+        self.knows_special = True  # False: there is no tokenizer, and nobody said which they are
         self._where = self._modules()
 
     def __str__(self) -> str:
@@ -177,7 +178,20 @@ class MeasuredModel:
 
     def placed(self, inputs: Mapping[str, Any]) -> Placed:
         """The group and the id of every token, without asking which placeholders are structural."""
-        return self._provenance.placed(inputs)
+        placed = self._provenance.placed(inputs)
+        return placed if self.knows_special else self._with_begin_token(placed)
+
+    def _with_begin_token(self, placed: Placed) -> Placed:
+        """With the token that begins prompts as special, where the first word of one is that.
+
+        Its norm is often far from that of words (TinyGPT-V, in memory without its tokenizer).
+        """
+        if placed.ids is None or self.begin_id is None:
+            return placed
+        words = placed.groups == TOKEN_GROUPS.index(TEXT)
+        opens = words & (words.cumsum(-1) == 1) & (placed.ids == self.begin_id).to(words.device)
+        special = torch.where(opens, TOKEN_GROUPS.index(SPECIAL), placed.groups)
+        return placed._replace(groups=special.to(placed.groups.dtype))
 
     def notice_changed_weights(self) -> None:
         """Learn structural tokens anew, of a model that has some, if a weight changed since.

@@ -13,11 +13,12 @@ constants and gains cancel:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,6 @@ from normprobe.inputs.token_groups import by_mask, marked_positions, token_group
 from normprobe.model.decoder_rows import DecoderRows, decoder_rows, prompt_mask, rows_of_prompt
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts, by_hand
-from normprobe.model.tracing.recording import tensors
 from normprobe.schema import (
     AUDIO,
     NO_ID,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 #: Layouts of inputs whose rows are kept, beside the last.
 _LAYOUTS = 31
+#: What is compared by its value.
+_PLAIN = (str, bytes, int, float, torch.dtype, torch.device, torch.Size, type(None))
 
 _VISUAL, _STRUCTURAL, _TEXT = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL, TEXT))
 
@@ -242,11 +244,7 @@ class Provenance:
         declared = bool(self._parts.image_token_ids)
         if (declared and not pixel_inputs(inputs)) or self._inserts is False:
             return None
-        layout = tuple(
-            (tuple(t.shape), None if _is_signal(name, t) else _bytes_of(t))
-            for name, value in inputs.items()
-            for t in tensors(value)
-        )
+        layout = tuple((name, _layout_of(value, name)) for name, value in inputs.items())
         if layout not in self._by_layout:
             entered = self._measured.entered(inputs)
             turned = ids is not None and entered.shape[:2] == ids.shape[::-1]
@@ -433,6 +431,25 @@ def refuse_other_rows(model: str, entered: Tensor, other: Tensor) -> None:
             "pass visual_mask, bool [batch, rows of the decoder], True at rows of an image, and "
             "structural_mask, True at those of them that no pixel changes; or fix their number",
         )
+
+
+def _layout_of(value: Any, name: str) -> Any:
+    """What of an input may place rows: all but the values of signals, in a form to look up by.
+
+    Sizes of pictures, too, which code takes as plain numbers (LLaVA-NeXT's ``image_sizes``). What
+    an object holds is not known: it is like no other.
+    """
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value) if value.dtype.kind in "biuf" else value.tolist()
+    if isinstance(value, Tensor):
+        return tuple(value.shape), None if _is_signal(name, value) else _bytes_of(value)
+    if isinstance(value, Mapping):
+        return tuple((key, _layout_of(held, name)) for key, held in value.items())
+    if isinstance(value, tuple | list):
+        return tuple(_layout_of(held, name) for held in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(_layout_of(getattr(value, each.name, None), name) for each in fields(value))
+    return value if isinstance(value, _PLAIN) else object()
 
 
 def _is_signal(name: str, value: Tensor) -> bool:

@@ -540,30 +540,6 @@ def test_where_norms_stand_is_seen_on_the_first_batch(kind: type[Block], placeme
     assert run.record["norm_placement"].startswith(placement)
 
 
-@pytest.mark.parametrize("quantity", ["layers", "interface"])
-@pytest.mark.parametrize("said", [None, [], [1]])
-def test_a_begin_token_that_counts_as_text_is_in_doubt(quantity: str, said: list[int] | None):
-    """TinyGPT-V's, in memory without its tokenizer, moved the mean of text by 3 %."""
-    model = copy.deepcopy(tiny_model("llava"))
-    inputs = tiny_inputs(model)
-
-    class Own(type(model)):
-        def forward(self, *args, **named):
-            return super().forward(*args, **named)
-
-    model.__class__ = Own
-    begin = model.config.text_config.bos_token_id
-    assert begin == 1
-    told = []
-    for first in (begin, begin + 4):
-        ids = inputs["input_ids"].clone()
-        ids[:, 0] = first
-        run = getattr(Probe(model, special_token_ids=said), quantity)({**inputs, "input_ids": ids})
-        told.append(" ".join(run.record.get("doubts", [])))
-    assert ("opens with the id 1, bos_token_id of its config" in told[0]) == (said is None)
-    assert not told[1]
-
-
 class TwoEyes(Plain):
     """As MoCHA: another encoder reads the picture, and its rows are added to the first one's."""
 

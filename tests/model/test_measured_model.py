@@ -335,3 +335,19 @@ def test_a_call_of_the_projector_of_which_nothing_enters_is_a_doubt(
     told = [doubt for doubt in said if "runs 2 times a forward" in doubt]
     assert len(told) == doubts
     assert all("of 1 no row enters the decoder" in doubt for doubt in told)
+
+
+@pytest.mark.parametrize("model_type", ["llava", "blip-2", "qwen2_vl", "paligemma", "mllama"])
+@pytest.mark.parametrize("said", [None, [], [BOS]])
+def test_the_token_that_begins_prompts_is_special_where_nobody_says_which_are(model_type, said):
+    """Of a model in memory without its tokenizer; its config knows that one."""
+    model = copy.deepcopy(tiny_model(model_type))
+    model.config.get_text_config(decoder=True).bos_token_id = BOS
+    inputs = tiny_inputs(model)
+    ids, begin = inputs["input_ids"], inputs["attention_mask"].argmax(-1, keepdim=True)
+    assert (ids.gather(1, begin) == BOS).all()
+    inside = (ids != EOS) & (ids != BOS) & (inputs["attention_mask"] == 1)
+    ids[0, int(inside[0].nonzero().max())] = BOS  # a word as any other, as far as the config knows
+    counted = Probe(model, special_token_ids=said).layers(inputs).wide("norm", "tokens").loc[1]
+    special = len(ids) if said is None else int(torch.isin(ids, torch.tensor(said)).sum())
+    assert counted.get("special", 0) == special
