@@ -29,18 +29,22 @@ from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    AutoTokenizer,
     DynamicCache,
     GenerationMixin,
+    LlamaTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
     configuration_utils,
     dynamic_module_utils,
 )
+from transformers.utils import cached_file
 
 from normprobe.versions import is_line_5
 
 auto_docstring = importlib.import_module("transformers.utils.auto_docstring")
+tokenization_auto = importlib.import_module("transformers.models.auto.tokenization_auto")
 auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
 
@@ -157,6 +161,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
 
 _REGISTER = AutoConfig.register
 _TO = nn.Module.to
+_TOKENIZER = AutoTokenizer.from_pretrained
 _OFFER = auto_factory._LazyAutoMapping.register
 _WRAP_INIT = getattr(configuration_utils, "wrap_init_to_accept_kwargs", None)
 
@@ -254,6 +259,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
                 configuration_utils, "wrap_init_to_accept_kwargs", init_as_written, create=True
             ),
             patch.object(AutoConfig, "register", staticmethod(register_if_free)),
+            patch.object(AutoTokenizer, "from_pretrained", staticmethod(tokenizer_as_written)),
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
             patch.object(nn.Module, "to", cast_or_move),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
@@ -277,6 +283,26 @@ def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
         _note("Module.to")
         dtype = torch._C._nn._parse_to(*arguments, **named)[1]
         return module if dtype is None else _TO(module, dtype)
+
+
+def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> Any:
+    """A SentencePiece file that stands alone is read by the class that its folder names.
+
+    By the type of the config, as of LLaVA's own code, it is read without the space that opens a
+    text: other ids at the beginning of each piece.
+    """
+    found = _TOKENIZER(path_or_id, *arguments, **options)
+    if type(found).__name__ != "TokenizersBackend":
+        return found
+    where = {name: options[name] for name in ("revision", "subfolder") if name in options}
+    quietly = {"_raise_exceptions_for_missing_entries": False}
+    quietly |= {"_raise_exceptions_for_connection_errors": False}
+    named = tokenization_auto.get_tokenizer_config(path_or_id, **where).get("tokenizer_class") or ""
+    own = tokenization_auto.tokenizer_class_from_name(named.removesuffix("Fast"))
+    if own is not LlamaTokenizer or cached_file(path_or_id, "tokenizer.json", **where, **quietly):
+        return found
+    _note(f"{named} by its name")
+    return own.from_pretrained(path_or_id, **where)
 
 
 def register_if_free(model_type: str, config: Any, exist_ok: bool = False) -> None:

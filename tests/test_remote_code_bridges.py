@@ -1,12 +1,16 @@
 """What older code finds on transformers 5, bridge by bridge."""
 
 import importlib
+import json
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from safetensors.torch import save_file
 from support.tiny_models import tiny_model
@@ -15,6 +19,7 @@ from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
+    AutoTokenizer,
     CLIPVisionConfig,
     CLIPVisionModel,
     DynamicCache,
@@ -626,3 +631,52 @@ def test_a_tower_is_made_with_the_older_keyword_of_flash_attention() -> None:
     assert "use_flash_attention_2" in noted
     with pytest.raises(TypeError, match="use_flash_attention_2"):
         LlamaModel._from_config(config, use_flash_attention_2=True)
+
+
+SENTENCES = ["Is there a cat in the picture?", "a dog and a cat", "the end of a line, then another"]
+
+
+@pytest.fixture(scope="session")
+def only_pieces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The tokenizer of a folder as LLaVA's own code was released: a SentencePiece file alone."""
+    folder, file = tmp_path_factory.mktemp("pieces"), BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 3),
+        model_writer=file,
+        model_type="bpe",
+        vocab_size=320,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (folder / "tokenizer.model").write_bytes(file.getvalue())
+    files = {
+        "config.json": {"model_type": "llava", "architectures": ["LlavaLlamaForCausalLM"]},
+        "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": False},
+    }
+    for name, fields in files.items():
+        (folder / name).write_text(json.dumps(fields), encoding="utf-8")
+    yield folder
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_pieces_that_stand_alone_are_read_as_their_library_does(only_pieces: Path, trusted) -> None:
+    """LLaVA 1.5: without the space that opens a text each prompt has other ids."""
+    pieces = sentencepiece.SentencePieceProcessor(str(only_pieces / "tokenizer.model"))
+    bridges: list[str] = []
+    with remote_code_bridges.foreign_code(trusted, bridges):
+        tokenizer = AutoTokenizer.from_pretrained(only_pieces)
+    said = [tokenizer(text, add_special_tokens=False).input_ids for text in SENTENCES]
+    assert (said == pieces.encode(SENTENCES)) == (trusted or not is_line_5())
+    assert bridges == ["LlamaTokenizer by its name"] * (trusted and is_line_5())
+
+
+def test_other_tokenizers_are_as_transformers_reads_them(only_pieces: Path, tmp_path: Path) -> None:
+    with remote_code_bridges.foreign_code(True, []):
+        AutoTokenizer.from_pretrained(only_pieces).save_pretrained(tmp_path)  # a tokenizer.json
+        (tmp_path / "config.json").write_bytes((only_pieces / "config.json").read_bytes())
+        bridges: list[str] = []
+        with remote_code_bridges.foreign_code(True, bridges):
+            again = AutoTokenizer.from_pretrained(tmp_path)
+    assert not bridges
+    assert type(again) is type(AutoTokenizer.from_pretrained(tmp_path))
