@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from traceback import walk_tb
@@ -407,6 +408,9 @@ def missing_packages(error: BaseException) -> list[str]:
 
     None where a name of transformers itself is gone: then another version is wanted, not a package.
     """
+    if isinstance(error, ValueError) and "`tiktoken` is required to read" in str(error):
+        # A tokenizer.model is tried as one, too, where what reads SentencePiece's is not there.
+        return [name for name in ("sentencepiece", "tiktoken") if find_spec(name) is None]
     if not isinstance(error, ImportError):
         return []
     if isinstance(error, ModuleNotFoundError) and error.name:

@@ -39,7 +39,7 @@ from transformers import (
     configuration_utils,
     dynamic_module_utils,
 )
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from normprobe.versions import is_line_5
 

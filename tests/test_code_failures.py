@@ -246,6 +246,20 @@ def test_missing_packages_are_told_from_names_that_went(
     assert missing_packages(error) == packages
 
 
+def test_what_reads_a_file_of_pieces_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original LLaVA's: transformers names the package that it tries in the second place."""
+    said = (
+        "`tiktoken` is required to read a `tiktoken` file. Install it with `pip install tiktoken`"
+    )
+    for there in (["sentencepiece", "tiktoken"], ["sentencepiece"], []):
+        monkeypatch.setattr(
+            "normprobe.failures.find_spec", lambda n, there=there: n in there or None
+        )
+        lacks = [name for name in ("sentencepiece", "tiktoken") if name not in there]
+        assert missing_packages(ValueError(said)) == lacks
+    assert not missing_packages(ValueError("another"))
+
+
 def test_code_of_no_told_version_may_be_older(running: str) -> None:
     """H2OVL's config says null."""
     told = code_failure(TypeError("'NoneType' object is not subscriptable"), "org/model", None)

@@ -95,7 +95,7 @@ TAKES = {{  # by its name in forward, which of what is made
 
 def build(model, processor, samples, system):
     """One batch. A sample has `prompt`, `images`, and `pieces`: its texts and images in order."""
-    {made}
+    {made}{filled}
     return {given}
 
 
@@ -104,6 +104,11 @@ parts = {{  # what is not found: remove the mark before a line, and name the mod
 }}
 '''
 
+#: What some forwards take that neither a picture nor a prompt says, and what will do.
+_FILLED = {
+    "labels": 'made["labels"] = made["input_ids"] * 0 - 100  # no word is to be foretold',
+    "modalities": 'made["modalities"] = ["image"] * sum(len(sample.images) for sample in samples)',
+}
 _GIVEN = "{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}"
 
 #: How inputs are made without a file; and where that fails, to begin with.
@@ -189,17 +194,25 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
         kept, said = _kept(loading.inputs), _said(loading.inputs)
         named = read_inputs_file(loading.inputs).parts
         loading = replace(loading, named=[*named.items(), *(loading.named or ())])
-    text = _text(model, path.name, loading, source, kept, said)
+    text = _written(path, _text(model, path.name, loading, source, kept, said))
+    if source is not None:
+        left_out = re.findall(rf'# "(\w+)": NAME,  # {_GUESS}', text)
+        told = _tried(model, path, loading, left_out)
+        if re.search(r"where [\w ]*\blabels\b[\w ]* (is|are) None", told):
+            text = _written(path, _text(model, path.name, loading, source, kept, said, ["labels"]))
+            told = _tried(model, path, loading, left_out)
+    guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if _GUESS in line]
+    return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+
+
+def _written(path: Path, text: str) -> str:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise NormprobeError(
             f"{path} cannot be written: {first_line(error)}", "choose another file"
         ) from error
-    left_out = re.findall(rf'# "(\w+)": NAME,  # {_GUESS}', text)
-    told = told if source is None else _tried(model, path, loading, left_out)
-    guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if _GUESS in line]
-    return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+    return text
 
 
 def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) -> str:
@@ -262,10 +275,12 @@ def _text(
     source: CheckpointSource | None,
     kept: str,
     said: Mapping[str, str],
+    asked: Sequence[str] = (),
 ) -> str:
     """Of a source, or of a type whose code only a package has; with what is kept of a file.
 
-    ``said``: what of it was taken, for a forward that does not name its inputs.
+    ``said``: what of it was taken, for a forward that does not name its inputs. ``asked``: of
+    ``_FILLED``, what forward was seen not to do without.
     """
     settings: dict[str, Any] = {}
     for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
@@ -307,6 +322,8 @@ def _text(
         taken = [f'"{theirs}": {ours!r},' for theirs, ours in said.items()]  # nothing else knows
     if squares:
         taken = [f'"{each}": "{each}",' for each in (*takes, VISUAL_MASK) if each in _OF_SQUARES]
+    filled = [each for each in ("modalities", *asked) if each in takes and not squares]
+    taken += [f'"{each}": "{each}",' for each in filled if each not in made]
     given = _GIVEN
     if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
         taken = [f"{line}  # {_GUESS}" for line in _taken([*made] or _OFFERED, made)]
@@ -332,6 +349,7 @@ def _text(
         before=before,
         taken=_lines(taken or ["# nothing that is known here"]),
         made=how,
+        filled="".join(f"\n    {_FILLED[each]}" for each in filled if each not in made),
         given=given,
         parts=_lines(_parts(model, names, loading.parts)),
     )

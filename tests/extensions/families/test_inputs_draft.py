@@ -523,8 +523,11 @@ class Tiling(InsertingForCausalLM):
     def get_vision_tower(self):
         return SimpleNamespace(image_processor=CLIPImageProcessor(size=16, crop_size=16))
 
-    def forward(self, input_ids, attention_mask=None, images=None, image_sizes=None):
+    def forward(self, input_ids, attention_mask=None, images=None, image_sizes=None, labels=None,
+                modalities=None):
         assert [tuple(each) for each in image_sizes]
+        assert labels.shape == input_ids.shape and (labels == -100).all()
+        assert modalities == ["image"] * len(images)
         return super().forward(input_ids, attention_mask, images.flatten(0, 1))
 
 AutoConfig.register("tiling", TilingConfig, exist_ok=True)
@@ -560,6 +563,8 @@ def test_tiles_are_cut_as_the_package_cuts_them(
     assert (f"from {package}.mm_utils import process_images" in text) == cut
     assert "this makes one square" not in text
     assert ('    "image_sizes": "image_sizes",\n' in text) == cut
+    assert ('    "labels": "labels",\n' in text) == cut  # once it was seen that none will not do
+    assert '    "modalities": "modalities",\n' in text
     assert ("one sample is measured with it: 16 visual" in begun.stdout) == cut, begun.output
 
 
