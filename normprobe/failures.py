@@ -290,7 +290,8 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             f"the code of {name} fails on these inputs: {what}",
             f"{_OTHERS}; if they fit: {version}",
         )
-    check = f"hold them against what its forward takes, or {_OTHERS}"
+    check = f"hold them against what its forward takes, or {_OTHERS}; what it asks beside, as code "
+    check += "of a training does, a forward(model, **inputs) in that file can pass by"
     if isinstance(error, AttributeError):
         check = f"if that is a part that its code adds later, {PREPARED}; else {check}"
     if is_native(model):

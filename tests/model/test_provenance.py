@@ -543,7 +543,7 @@ class Sized(Plain):
 
     def forward(self, tokens: Tensor, image: Tensor, sizes: Any) -> Tensor:
         size = sizes.edge if isinstance(sizes, Edge) else next(iter(sizes.values()))
-        kept = int(torch.as_tensor(size).prod())
+        kept = len(size[0]) if isinstance(size, list) else int(torch.as_tensor(size).prod())
         rows = self.connector(self.vision(image))[:, :kept]
         at = int((tokens[0] == self.place).nonzero()[0])
         self.origins = np.full((1, tokens.shape[1] - 1 + kept), schema.TEXT, "<U16")
@@ -559,8 +559,14 @@ class Edge:
 
 @pytest.mark.parametrize(
     "as_input",
-    [lambda n: {"edge": n}, lambda n: {"edges": [(1, n)]}, lambda n: {"edge": np.array([n])}, Edge],
-    ids=["number", "list", "array", "object"],
+    [
+        lambda n: {"edge": n},
+        lambda n: {"edges": (1, n)},
+        lambda n: {"edge": np.array([n])},
+        lambda n: {"texts": ["x" * n]},
+        Edge,
+    ],
+    ids=["number", "numbers", "array", "strings", "object"],
 )
 def test_inputs_without_tensors_place_rows_too(as_input: Any) -> None:
     """A question that is asked about two pictures of other sizes (LLaVA-NeXT's image_sizes)."""

@@ -63,6 +63,9 @@ _ENDS = [
 ]
 _WORD = re.compile(r"<[^\w/]*(image|img)(_?(pad|patch|context|placeholder|token))?\W*>", re.I)
 
+#: Words around a picture in LLaVA's kin, where the config says that there are some.
+_AROUND = ("<im_start>", "<im_end>")
+
 #: Parameters that an input can be given for by its name.
 _OPEN = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -139,8 +142,8 @@ load_processor, prepare = INTERNVL_CHAT.load_processor, INTERNVL_CHAT.prepare
 """
 _CONSTANTS = """
 TURN = {turn}
-IMAGE = "<image>\\n"  # in a prompt, until ids take its place
-IMAGE_IDS = [{id}] * {rows}  # {how}
+IMAGE = "{image}\\n"  # in a prompt, until ids take its place
+IMAGE_IDS = {ids}  # {how}
 SIDE, MEAN, STD = {pixels}  # of a picture, {unless}{unknown}{aspect}
 PADDED = {padded}  # pictures, to squares first{why_padded}
 {loader}
@@ -424,10 +427,15 @@ def _by_hand(
     told_pixels = look or (side and (any(numbers) or re.search("clip|siglip", str(settings))))
     between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
     told = token is not None and (token < 0 or rows is not None) and not between
+    id_of = -200 if token is None else token
+    rows = rows or 1 if id_of >= 0 else 1  # of an id of no word forward knows how many there are
+    opened, closed = map(words.get, _AROUND)
+    asked = settings.get("mm_use_im_start_end") is True and "\nIMAGE = " not in f"\n{kept}"
+    around = _AROUND if asked and rows == 1 and None not in (opened, closed) else ("", "")
     text = _CONSTANTS.format(
         turn=turn,
-        id=-200 if token is None else token,
-        rows=1 if token is None or token < 0 else rows or 1,  # of an id of no word forward knows
+        image="<image>".join(around),
+        ids=f"[{opened}, {id_of}, {closed}]" if any(around) else f"[{id_of}] * {rows}",
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
         unless="unless `look` is found, which load_processor reads"

@@ -94,7 +94,7 @@ def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Mo
             "do so in prepare(model, processor) of --inputs FILE.py"
         )
     if told := _other_values(weights, {key: there[key] for key in made}):
-        doubts.append(f"the files hold {told}: what is measured is not what was trained")
+        doubts.append(f"the files hold {told}: what is measured is not what they hold")
     return "; ".join(doubts)
 
 

@@ -258,10 +258,10 @@ PROMPTS = {
 }
 
 
-def a_checkpoint(folder: Path) -> Inserting:
+def a_checkpoint(folder: Path, words: tuple[str, ...] = ()) -> Inserting:
     """Of a type that only a package registers, without a processor. Returns its module."""
     body = made(Inserting)
-    tokenizer = byte_tokenizer((), None)
+    tokenizer = byte_tokenizer(words, None)
     tokenizer.save_pretrained(folder)
     body.words = torch.nn.Embedding(len(tokenizer), WIDTH)
     weights = {f"body.{name}": value.contiguous() for name, value in body.state_dict().items()}
@@ -491,6 +491,26 @@ def test_ids_that_may_stand_around_a_picture_are_said(
     assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
     told = (tmp_path / "begun.py").read_text()
     assert "IMAGE_IDS = [9] * 4  # a guess: what stands for a picture; between 7 and 8, as" in told
+
+
+@pytest.mark.parametrize("own", ["", 'IMAGE = "<image>: "\n'])
+def test_words_around_a_picture_are_those_that_the_config_asks_for(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLaVA 1.0 and what began from it (LLaVA-Grounding)."""
+    monkeypatch.chdir(tmp_path)
+    a_checkpoint(tmp_path, ("<im_start>", "<im_end>"))
+    config = json.loads(Path("config.json").read_text()) | {"mm_use_im_start_end": True}
+    Path("config.json").write_text(json.dumps(config))
+    Path("setup.py").write_text(f"{own}def setup():\n    import support.inserting_package\n")
+    begun = invoke("inputs", ".", "--inputs", "setup.py", "--write", "begun.py")
+    assert "one sample is measured with it: 16 visual, 1 structural, " in begun.stdout
+    ids = byte_tokenizer(("<im_start>", "<im_end>"), None).convert_tokens_to_ids
+    around = f"[{ids('<im_start>')}, -200, {ids('<im_end>')}]"
+    told = Path("begun.py").read_text()
+    assert f"IMAGE_IDS = {'[-200] * 1' if own else around}  #" in told
+    assert (own or 'IMAGE = "<im_start><image><im_end>\\n"  #') in told
+    assert ("2 special" in begun.stdout) == (not own)
 
 
 def test_an_id_of_no_word_is_what_stands_for_a_picture(
