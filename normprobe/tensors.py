@@ -1,6 +1,7 @@
 """Tensors in dicts, lists and tuples, and their way between host and device."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,21 @@ def with_tensors(
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: with_tensors(item, change, otherwise) for name, item in value.items()}
+        return like(value, {k: with_tensors(item, change, otherwise) for k, item in value.items()})
     if isinstance(value, list | tuple):
         items = [with_tensors(item, change, otherwise) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value if value is None or isinstance(value, _AS_IT_IS) else otherwise(value)
+
+
+def like(kind: Mapping[str, Any], items: dict[str, Any]) -> Mapping[str, Any]:
+    """The items in a mapping of the same kind: a processor's has its keys as attributes, too."""
+    if type(kind) is dict or not isinstance(kind, MutableMapping):
+        return items
+    again = copy(kind)
+    for name, item in items.items():
+        again[name] = item
+    return again
 
 
 def arrays_as_tensors(value: Any, change: Callable[[Tensor], Tensor] = lambda t: t) -> Any:
@@ -36,7 +47,7 @@ def arrays_as_tensors(value: Any, change: Callable[[Tensor], Tensor] = lambda t:
     if isinstance(value, np.ndarray):
         return change(torch.tensor(value)) if value.dtype.kind in "biuf" else value
     if isinstance(value, Mapping):
-        return {name: arrays_as_tensors(item, change) for name, item in value.items()}
+        return like(value, {name: arrays_as_tensors(item, change) for name, item in value.items()})
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(arrays_as_tensors(item, change) for item in value)
     return value

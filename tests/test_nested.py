@@ -5,8 +5,16 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from transformers import BatchFeature
 
-from normprobe.tensors import find_named, flattened, unflattened, with_tensors
+from normprobe.inputs.on_device import moved_to, with_other_pixels
+from normprobe.tensors import (
+    arrays_as_tensors,
+    find_named,
+    flattened,
+    unflattened,
+    with_tensors,
+)
 
 
 class Pair(NamedTuple):
@@ -51,3 +59,21 @@ def test_what_is_flattened_can_be_put_back(inputs):
     flat = flattened(inputs)
     assert not any(isinstance(value, dict) for value in flat.values())
     assert unflattened(flat) == inputs
+
+
+@pytest.mark.parametrize("change", ["moved", "from arrays", "other pixels"])
+def test_a_mapping_stays_of_its_kind(change: str) -> None:
+    """Code asks a processor's for its attributes (Lyra), wherever it lies."""
+    held = BatchFeature({"pixel_values": torch.rand(1, 3, 4, 4), "sizes": [4, 4]})
+    inputs = {"images": [held, {"pixel_values": held["pixel_values"]}]}
+    changed = {
+        "moved": lambda: moved_to(torch.nn.Linear(1, 1), inputs),
+        "from arrays": lambda: arrays_as_tensors(inputs),
+        "other pixels": lambda: with_other_pixels(inputs),
+    }[change]()
+    same, plain = changed["images"]
+    assert (type(same), type(plain)) == (BatchFeature, dict)
+    assert same.sizes == [4, 4]
+    assert same.pixel_values.equal(held.pixel_values) == (change != "other pixels")
+    assert held.pixel_values is inputs["images"][0]["pixel_values"]
+    assert same is not held

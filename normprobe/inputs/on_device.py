@@ -11,7 +11,7 @@ from transformers import BatchFeature
 from normprobe.errors import NormprobeError
 from normprobe.hooks import arguments_of, by_name
 from normprobe.schema import AUDIO, VIDEO, VISUAL
-from normprobe.tensors import arrays_as_tensors, to_device, with_tensors
+from normprobe.tensors import arrays_as_tensors, like, to_device, with_tensors
 
 #: Names of inputs. Images: pixel_values and its variants, flattened_patches (Pix2Struct),
 #: image_patches (Fuyu), images (Molmo, DeepSeek-VL2), input_image_embeds (Phi-4-multimodal: pixels,
@@ -91,7 +91,8 @@ def _changed(
 ) -> Any:
     """Pixels, changed by a function of them and of which of them stay."""
     if isinstance(value, Mapping):
-        return {inner: _changed(inner, item, names, change) for inner, item in value.items()}
+        changed = {inner: _changed(inner, item, names, change) for inner, item in value.items()}
+        return like(value, changed)
     if isinstance(value, list | tuple):
         return type(value)(_changed(name, item, names, change) for item in value)
     if not _holds_pixels(name, value, names):

@@ -4,8 +4,7 @@ Some code has no forward that takes a prompt and a picture: its ``generate`` loo
 calls the language model with them. Whatever makes the layers run will do.
 """
 
-from collections.abc import Callable, MutableMapping
-from copy import copy
+from collections.abc import Callable, Mapping
 from inspect import Parameter, getclosurevars, signature
 from types import CellType, FunctionType
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 
 from normprobe.errors import NormprobeError
 from normprobe.model.tracing.recording import tensors
+from normprobe.tensors import like
 
 
 def run_by(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
@@ -98,9 +98,4 @@ def captured(function: Callable[..., Any]) -> tuple[dict[str, Any], Callable[...
 
 def _as_held(held: Any, given: Any) -> Any:
     """A mapping in the kind that a function holds: a tokenizer's has attributes, too."""
-    if not isinstance(held, MutableMapping) or type(given) is type(held):
-        return given
-    again = copy(held)
-    for key, value in given.items():
-        again[key] = value
-    return again
+    return like(held, given) if isinstance(held, Mapping) else given
