@@ -438,7 +438,7 @@ def _by_hand(
         ids=f"[{opened}, {id_of}, {closed}]" if any(around) else f"[{id_of}] * {rows}",
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
-        unless="unless `look` is found, which load_processor reads"
+        unless="unless a module holds an image processor, or else `look` of load_processor is one"
         if look
         else "where no image processor is found",
         unknown="" if told_pixels else f", {_GUESS}",

@@ -626,7 +626,7 @@ def test_pictures_are_made_as_the_vision_encoder_has_it(
     text = Path("begun.py").read_text()
     if where in tower:
         assert f"look.from_pretrained({str(tower[where])!r}, trust" in text
-        assert "of a picture, unless `look` is found, which load_processor reads" in text
+        assert "or else `look` of load_processor is one" in text
     else:
         assert "SIDE, MEAN, STD = 336, [0.48" in text
         assert "look" not in text.partition("def load_processor")[2].partition("TAKES")[0]
