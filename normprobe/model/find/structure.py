@@ -295,6 +295,7 @@ def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) 
             for module in holder.modules()
             if isinstance(module, nn.ModuleList)
             and 0 < len(module) == _number_of_layers(model)
+            and next(module[0].children(), None) is not None  # no list of projections (INF-LLaVA)
             and id(module) not in inside_encoder
         ]
         return max(lists, key=size_of, default=None)

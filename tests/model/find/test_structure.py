@@ -174,6 +174,14 @@ def test_ids_of_pictures_in_a_language_model_are_not_passed_over_in_silence() ->
     assert find_parts(model).vision_encoder is None
 
 
+def test_as_many_projections_as_layers_are_no_layers() -> None:
+    """INF-LLaVA's, where layers are few and narrow."""
+    model = build("llava")
+    before, language = find_parts(model).decoder_layers, model.model.language_model
+    language.attended = nn.ModuleList(nn.Linear(512, 512) for _ in language.layers)
+    assert find_parts(model).decoder_layers == before
+
+
 def test_a_decoder_of_masks_is_not_where_the_layers_are() -> None:
     """PixelLM's holds as many small layers as its language model."""
 
@@ -181,7 +189,9 @@ def test_a_decoder_of_masks_is_not_where_the_layers_are() -> None:
         def __init__(self, config):
             super().__init__(config)
             self.mask_decoder = nn.Module()
-            self.mask_decoder.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+            self.mask_decoder.layers = nn.ModuleList(
+                nn.Sequential(nn.Linear(4, 4)) for _ in range(2)
+            )
 
         def get_decoder(self, modality=None):
             return self.mask_decoder
