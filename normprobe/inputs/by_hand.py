@@ -147,10 +147,23 @@ def _looked_at(
                 call: Any = look
                 return dict(call(shaped(own_mean), return_tensors="pt"))
             if hasattr(look, "image_mean") and callable(getattr(look, "preprocess", None)):
-                # TinyLLaVA's SigLIP
-                return dict(look.preprocess(shaped(own_mean), return_tensors="pt"))
+                # TinyLLaVA's SigLIP; of several pictures it may take the first (OLA-VLM).
+                each = [look.preprocess([p], return_tensors="pt") for p in shaped(own_mean)]
+                return {
+                    name: torch.cat([*map(_batched, (m[name] for m in each))]) for name in each[0]
+                }
     resized = [normalised(each.resize((side, side)), mean, std) for each in shaped(mean)]
     return {"pixel_values": torch.stack(resized)}
+
+
+def _batched(made: Any) -> Tensor:
+    """Of one picture: a tensor, an array, or a list that holds one."""
+    import torch
+
+    if isinstance(made, list | tuple):
+        made = torch.stack([torch.as_tensor(each) for each in made])
+    batched: Tensor = torch.as_tensor(made)
+    return batched if batched.dim() else batched[None]
 
 
 def _square(picture: Image, mean: Sequence[float]) -> Image:

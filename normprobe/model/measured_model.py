@@ -385,6 +385,12 @@ class MeasuredBatch:
     structural: Tensor | None
     ids: Tensor | None = None  # of tokens, in the shape of ``prompt_groups``; None: there are none
 
+    @property
+    def may_be_structural(self) -> bool:
+        """Whether a row of it may be structural."""
+        known = self.structural is not None and len(self.structural) > 0
+        return known or bool((self.prompt_groups == _STRUCTURAL).any())
+
     def groups_at(self, decoder_input: Tensor) -> Tensor:
         """The token groups of what enters decoder layer 1.
 
@@ -484,7 +490,7 @@ def embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor) 
     if parts.text_embedding is None or groups.shape != input_ids.shape:
         return None  # rows before or behind the prompt come with positions
     weight = weight_of(parts.text_embedding)
-    text = (groups == TOKEN_GROUPS.index(TEXT)).to(input_ids.device)
+    text = (groups == TOKEN_GROUPS.index(TEXT)).to(input_ids.device) & (input_ids < len(weight))
     w = weight[input_ids[text].to(weight.device)].float()
     x = x[text.to(x.device)].to(w).float()
     length = torch.linalg.vecdot(w, w)

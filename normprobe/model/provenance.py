@@ -302,6 +302,9 @@ class Provenance:
         special = self._measured.special_token_ids
         named = token_groups(ids, None, (), special, parts.video_token_ids, ())
         groups = torch.where(told & (named != _VISUAL), named, _STRUCTURAL)
+        size = getattr(parts.text_embedding and parts.text_embedding.module, "num_embeddings", None)
+        if size is not None:  # rows of other tables (RadFM: marks around a picture) are no words
+            groups = torch.where(ids >= size, _STRUCTURAL, groups)
         if marked is not None:  # rows of zeros, too, which no mask of padding makes (Inverse-LLaVA)
             kept = kept | marked
             groups, told = torch.where(rows.mixed, _TEXT, groups), told | rows.mixed
@@ -359,7 +362,7 @@ class Provenance:
     def _other(self, inputs: Mapping[str, Any], group: str, entered: Tensor) -> Tensor:
         """The rows that other pixels change, or another video or sound, to the last bit."""
         other = self._measured.decoder_input(with_other_pixels(inputs, group))
-        refuse_other_rows(str(self._measured), entered, other)
+        refuse_other_rows(str(self._measured), inputs, entered, other)
         return (entered != other).any(-1)
 
     def _moved(
@@ -421,16 +424,27 @@ class Provenance:
         return chosen
 
 
-def refuse_other_rows(model: str, entered: Tensor, other: Tensor) -> None:
+def refuse_other_rows(
+    model: str, inputs: Mapping[str, Any], entered: Tensor, other: Tensor
+) -> None:
     """Refuse a model of which other pixels change the number of rows (Groma: regions)."""
-    if other.shape != entered.shape:
+    if other.shape == entered.shape:
+        return
+    changed = (
+        f"other pixels change how many rows enter the decoder layers of {model}, from "
+        f"{list(entered.shape[:2])} to {list(other.shape[:2])}: "
+    )
+    if find_named(inputs, VISUAL_MASK) is not None:
         raise NormprobeError(
-            f"other pixels change how many rows enter the decoder layers of {model}, from "
-            f"{list(entered.shape[:2])} to {list(other.shape[:2])}: nothing tells which are a "
-            "picture's",
-            "pass visual_mask, bool [batch, rows of the decoder], True at rows of an image, and "
-            "structural_mask, True at those of them that no pixel changes; or fix their number",
+            f"{changed}nothing tells which of those of {VISUAL_MASK} no pixel changes",
+            "pass structural_mask, too, of the same shape: True at these rows; where there are "
+            "none, all False",
         )
+    raise NormprobeError(
+        f"{changed}nothing tells which are a picture's",
+        "pass visual_mask, bool [batch, rows of the decoder], True at rows of an image, and "
+        "structural_mask, True at those of them that no pixel changes; or fix their number",
+    )
 
 
 def _layout_of(value: Any, name: str) -> Any:

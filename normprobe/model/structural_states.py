@@ -77,7 +77,7 @@ class StructuralStates:
         if known is None or ids - self._learned_ids:
             seen = self._measured.entered(inputs)
             other = self._measured.decoder_input(with_other_pixels(inputs))
-            refuse_other_rows(str(self._measured), seen, other)
+            refuse_other_rows(str(self._measured), inputs, seen, other)
             at = fitted(groups.to(seen.device), seen, self._parts)
             visual = at == _VISUAL
             self._refuse_undeclared(inputs, seen, other, at)

@@ -37,6 +37,7 @@ from normprobe.schema import (
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     SPECIAL,
+    STRUCTURAL,
     TOKEN_GROUPS,
     VIDEO,
     VISION_ENCODER,
@@ -94,6 +95,7 @@ class VisionStages:
         self._rows_before = self._rows_read = 0  # all that entered it, all that the projector read
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
+        self._of_several = 0  # states that the projector was given side by side
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
     def handles(self) -> list[RemovableHandle]:
@@ -153,6 +155,22 @@ class VisionStages:
                 calls[place] = norms, groups, size
 
     @in_full_precision
+    def tell_structural(self, rows: Tensor) -> None:
+        """Say which rows that the projector returns enter as structural ones; keep norms alone.
+
+        It may end lines with learned rows (Tarsier, Q-Align). ``rows``: those that entered,
+        ``[tokens, hidden]``; copies of states were kept.
+        """
+        for stage, calls in self._kept.items():
+            for place, (state, groups, size) in enumerate(calls):
+                if stage == self._left and size == rows.shape[-1] and len(rows):
+                    same = _unit(state.float()) @ _unit(rows.to(state.device).float()).T
+                    same = same.nan_to_num().amax(dim=-1) > SAME_ROW
+                    same &= groups == _VISUAL
+                    groups = torch.where(same, TOKEN_GROUPS.index(STRUCTURAL), groups)
+                calls[place] = token_norms(state), groups, size
+
+    @in_full_precision
     def count_entered(self, entered: Tensor) -> None:
         """Count the rows of a sound that enter the decoder, not what pads it; keep norms alone.
 
@@ -210,6 +228,20 @@ class VisionStages:
                 alike = _unit(kept.float()) @ visual.to(kept.device).T
                 enters.append(bool(alike.nan_to_num().max() > SAME_ROW))
         return enters.count(False), enters.count(True)
+
+    def leave_out_chosen(self) -> str:
+        """Leave out what entered a projector that was given several states; a doubt that says so.
+
+        It may choose one of them by itself, or read them all (Tarsier).
+        """
+        if self._of_several < 2 or self._kept.pop(self._entered, None) is None:
+            return ""
+        assert self._parts.projector is not None
+        return (
+            f"{self._parts.projector.name} is given {self._of_several} states side by side, and "
+            "nothing tells which it reads: the stage projector_input is left out; --part "
+            "projector=NAME may name what projects inside it"
+        )
 
     def _read(self, state: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         """What a module inside the encoder reads are the encoder's states; a merger's: patches."""
@@ -278,6 +310,7 @@ class VisionStages:
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         self._settle(entered)
+        self._of_several = max(self._of_several, _side_by_side(arguments))
         # Older code projects zeros in the place of an image, where a prompt has none (LLaVA 1.0).
         made_up = ~entered.any()
         if self._parts.vision_encoder is None:  # the projector receives pixels
@@ -328,6 +361,17 @@ class VisionStages:
             groups = torch.where(made_up.to(groups.device), PADDING, groups)
         kept = self._keep_of(state).flatten(0, state.dim() - 2)
         self._kept.setdefault(stage, []).append((kept, groups, state.shape[-1]))
+
+
+def _side_by_side(arguments: Mapping[Any, Any]) -> int:
+    """The most states of one shape that a list or tuple among arguments holds."""
+    most = 0
+    for value in arguments.values():
+        if isinstance(value, tuple | list):
+            states = [each for each in value if isinstance(each, Tensor) and each.dim() > 1]
+            alike = [each for each in states if each.shape == states[0].shape]
+            most = max(most, len(alike) * bool(alike and alike[0].is_floating_point()))
+    return most
 
 
 def _states_of(output: Any) -> list[Tensor]:

@@ -84,19 +84,21 @@ def test_a_tower_s_own_image_processor_looks_at_the_pictures() -> None:
     assert made["sizes"] == [(8, 4), (4, 8)]
 
 
-def test_a_tower_s_plain_image_processor_looks_at_the_pictures() -> None:
+@pytest.mark.parametrize("kind", [torch.clone, list, torch.Tensor.numpy])
+def test_a_tower_s_plain_image_processor_looks_at_the_pictures(kind) -> None:
     """TinyLLaVA's of SigLIP is no class of transformers, and is never called itself."""
 
     class Look:
         image_mean = (0.5, 0.5, 0.5)
 
         def preprocess(self, images, return_tensors):
-            return {"pixel_values": torch.full((len(images), 3), 7.0)}
+            """Of several the first, as OLA-VLM's."""
+            return {"pixel_values": kind(torch.tensor([images[0].getpixel((0, 0))]))}
 
     model = nn.Sequential(nn.Identity())
     model[0].image_processor = Look()
     made, _ = built([Sample("a", "What?", (RED, BLUE))], model=model)
-    assert made["pixel_values"].tolist() == [[7.0] * 3] * 2
+    assert made["pixel_values"].tolist() == [[255, 0, 0], [0, 0, 255]]
 
 
 def test_a_module_s_own_image_processor_looks_before_that_of_its_files() -> None:

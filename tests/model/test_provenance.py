@@ -579,6 +579,37 @@ def test_inputs_without_tensors_place_rows_too(as_input: Any) -> None:
         assert (told == module.origins).all()
 
 
+class Marked(Plain):
+    """As RadFM: ids beyond the table of words look learned marks up, around a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks = nn.Embedding(2, WIDTH)
+
+    def forward(self, input_ids: Tensor, image: Tensor) -> Tensor:
+        size = self.words.num_embeddings
+        words = self.words(input_ids.clamp(max=size - 1))
+        marks = self.marks((input_ids - size).clamp(min=0))
+        x = torch.where((input_ids >= size).unsqueeze(-1), marks, words)
+        there = (input_ids == self.place).unsqueeze(-1)
+        return self.think(x.masked_scatter(there, self.connector(self.vision(image))), None)
+
+
+@pytest.mark.parametrize("measure", ["layers", "interface"])
+def test_ids_beyond_the_table_of_words_are_no_words(measure: str) -> None:
+    module = made(Marked)
+    size = module.words.num_embeddings
+    ids = torch.tensor([[1, size, *[Plain.place] * PATCHES, size + 1, 8, 12]])
+    named = {**BY_HAND, "projector": "connector"}
+    probe = Probe(module, named=named, special_token_ids=SPECIAL)
+    run = getattr(probe, measure)({"input_ids": ids, "image": pictures(1)})
+    at_input = run.table[run.table["quantity"] == "norm"]
+    key, place = ("layer", 0) if measure == "layers" else ("stage", schema.DECODER_INPUT)
+    tokens = at_input[at_input[key] == place].set_index("group")["tokens"]
+    counts = {"visual": PATCHES, "structural": 2, "special": 1, "text": 2}
+    assert {group: tokens[group] for group in counts} == counts
+
+
 class Unrun(Plain):
     """As moondream: it has parts and methods, and no forward that takes a prompt and a picture."""
 
@@ -661,6 +692,9 @@ def test_rows_whose_number_depends_on_the_pixels(named: dict[str, str], marked: 
         return
     mask = torch.zeros(len(WORDS), counts[0] + WORDS.shape[1], dtype=torch.bool)
     mask[:, : counts[0]] = True
+    with pytest.raises(NormprobeError, match="which of those of visual_mask no pixel") as raised:
+        probe.layers({**inputs, "visual_mask": mask})
+    assert "pass structural_mask, too" in raised.value.remedy
     masks = {"visual_mask": mask, "structural_mask": torch.zeros_like(mask)}
     run = probe.layers({**inputs, **masks})
     shown = np.full((len(WORDS), counts[0]), schema.VISUAL, dtype="<U16")

@@ -503,3 +503,59 @@ def test_no_patch_of_several_layers_is_a_class_row(named: dict[str, str]) -> Non
     assert set(found.index) == {schema.VISUAL}
     assert found.loc[schema.VISUAL, "tokens"] == norms.size == 16
     assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+class Lines(nn.Module):
+    """As Tarsier's: reads the last of several states, and ends each picture with a learned row."""
+
+    def __init__(self, side_by_side: bool) -> None:
+        super().__init__()
+        self.project, self.newline = nn.Linear(24, 32), nn.Parameter(torch.randn(32))
+        self.side_by_side = side_by_side
+
+    def forward(self, states: tuple[torch.Tensor, ...] | torch.Tensor) -> torch.Tensor:
+        rows = self.project(states[-1] if self.side_by_side else states)
+        return torch.cat([rows, self.newline.expand(len(rows), 1, -1)], 1)
+
+
+class Ended(Plain):
+    """Of a tower all states are passed on, or the last."""
+
+    def __init__(self, side_by_side: bool = True) -> None:
+        super().__init__()
+        self.connector = Lines(side_by_side)
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        last = self.vision(image)
+        rows = self.connector((last / 3, last / 2, last) if self.connector.side_by_side else last)
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, rows), None)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_rows_that_end_a_picture_are_structural_behind_the_projector_too(side_by_side) -> None:
+    torch.manual_seed(0)
+    module = Ended(side_by_side).eval()
+    ids = torch.tensor([[1, *[Plain.place] * 5, 8, 11], [1, 6, *[Plain.place] * 5, 9]])
+    named = {"vision_encoder": "vision", "projector": "connector", "decoder_layers": "blocks"}
+    named["text_embedding"] = "words"
+    run = Probe(module, named=named).interface({"tokens": ids, "image": SEEN})
+    table = flat(run.table).set_index(["stage", "group"])
+    with torch.no_grad():
+        seen = module.vision(SEEN)
+        made = module.connector.project(seen).double().norm(dim=-1)
+    expected = {schema.VISUAL: made, schema.STRUCTURAL: module.connector.newline.norm().expand(2)}
+    for stage in (schema.PROJECTOR_OUTPUT, schema.DECODER_INPUT):
+        for group, norms in expected.items():
+            assert table.loc[(stage, group), "tokens"] == norms.numel()
+            assert table.loc[(stage, group), "norm_mean"] == pytest.approx(
+                norms.mean().item(), 1e-6
+            )
+    told = "connector is given 3 states side by side, and nothing tells which it reads"
+    assert (told in " ".join(run.record.get("doubts", []))) == side_by_side
+    assert (schema.PROJECTOR_INPUT in table.index.levels[0]) == (not side_by_side)
+    if not side_by_side:
+        read = table.loc[(schema.PROJECTOR_INPUT, schema.VISUAL), "norm_mean"]
+        assert read == pytest.approx(seen.double().norm(dim=-1).mean().item(), 1e-6)
+    than = "that of the vision encoder" if side_by_side else "that before it"
+    assert f"smaller than {than}, from " in str(run.verdict)

@@ -29,6 +29,7 @@ from normprobe.schema import (
     AUDIO,
     DECODER_INPUT,
     PADDING,
+    STRUCTURAL,
     TOKEN_GROUPS,
     VIDEO,
     VIDEO_MASK,
@@ -104,11 +105,14 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
     attends = model.parts.fusion == CROSS_ATTENTION
     # Images and videos pass through the same modules: another video tells their rows apart.
     mixed = bool(pixel_inputs(inputs) and pixel_inputs(inputs, VIDEO))
-    stages = VisionStages(model.parts, Tensor.clone if mixed else token_norms)
+    own_code = not is_native(model.model)
+    marked = own_code and batch is not None and not mixed and batch.may_be_structural
+    stages = VisionStages(model.parts, Tensor.clone if mixed or marked else token_norms)
     heard = VisionStages(model.parts, Tensor.clone, group=AUDIO)
     x = run_stages(model, inputs, stages, heard)
-    if stages.joined and not is_native(model.model):
+    if own_code:
         model.add_doubt(stages.joined)
+        model.add_doubt(stages.leave_out_chosen())
     if mixed:
         other = VisionStages(model.parts, Tensor.clone)
         run_stages(model, with_other_pixels(inputs, VIDEO), other)
@@ -117,6 +121,8 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
         return SeenStages([stages.norms()], None, 0, None, attends)
     with observing(model.model):
         groups = batch.groups_at(x)
+        if marked:
+            stages.tell_structural(x[groups == TOKEN_GROUPS.index(STRUCTURAL)])
         held = [bool((groups == TOKEN_GROUPS.index(name)).any()) for name in (VIDEO, VISUAL)]
         if held == [True, False]:
             stages.tell_videos(None)

@@ -133,15 +133,17 @@ def _other_means(interface: pd.DataFrame, stage: str, geometric: Ratio) -> list[
 def _projector(interface: pd.DataFrame) -> list[Finding]:
     """What the projector does to the mean norm."""
     before = _norm(interface, PROJECTOR_INPUT, VISUAL, "geometric_mean")
+    than = "that before it"
     if not usable(before):
         before = _norm(interface, VISION_ENCODER, VISUAL, "geometric_mean")
+        than = "that of the vision encoder"  # it may read another state
     after = _norm(interface, PROJECTOR_OUTPUT, VISUAL, "geometric_mean")
     change = _ratio(interface, PROJECTOR_OUTPUT, "geometric_ratio_to_before_projector")
     # A visual table is fed probabilities, whose norm is at most 1: nothing to compare.
     if not (change.usable and usable(before) and before > 1.0):
         return []
     told = (
-        f"Norm behind the projector: {ratio_in_words(change, than='that before it')}, from "
+        f"Norm behind the projector: {ratio_in_words(change, than=than)}, from "
         f"{significant(before)} to {significant(after)}."
     )
     return [Finding("projector", told, {"change": change})]

@@ -86,7 +86,9 @@ def test_the_loudest_token_of_each_group_at_the_decoder_input() -> None:
     model = model_of("llava")
     inputs = tiny_inputs(model)
     case = plain_case_of("llava", 1)
-    rows = Probe(model).interface(inputs).samples.set_index(["stage", "group"])
+    rows = (
+        Probe(model, special_token_ids=[]).interface(inputs).samples.set_index(["stage", "group"])
+    )
     for (stage, group), states in stage_rows(case).items():
         if stage == schema.DECODER_INPUT:
             norms, row = norm(states), rows.loc[stage, group]
