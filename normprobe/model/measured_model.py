@@ -277,6 +277,10 @@ class MeasuredModel:
                 way = by_hand(self.model, **{role: "NAME"})
                 if any(w.is_meta for w in self.model.parameters()):  # no trace runs without them
                     way += "; or add --verify: all weights are read then, and a trace looks for it"
+                if does.startswith("hands over nothing"):
+                    way += (
+                        "; where its forward is called by name, which no hook sees, one inside it"
+                    )
                 pooled = f"; {_POOLED}" * (role == "projector")
                 raise NormprobeError(f"{problem}: it {does}", way + pooled)
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"

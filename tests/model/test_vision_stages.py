@@ -153,6 +153,7 @@ def test_a_refused_model_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
             probe.layers(tiny_inputs(tiny_model("llava")))
         assert "hands over nothing" in e.value.problem
         assert "--part projector=NAME" in e.value.remedy
+        assert "where its forward is called by name, which no hook sees" in e.value.remedy
 
 
 def test_where_weights_are_left_out_a_trace_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,9 +258,11 @@ def changed_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
         return []
     build = _built(checkpoint, model, next(iter(unsaved)), seed=0)
     made = {name: tensor for name, tensor, _ in _tensors(build)}
+    there = {name for name, _ in build.named_modules()}  # prepare() adds modules (VisionZip)
+    compared = {name: t for name, t in unsaved.items() if name.rpartition(".")[0] in there}
     return [
         name
-        for name, tensor in unsaved.items()
+        for name, tensor in compared.items()
         if name not in made
         or made[name].shape != tensor.shape
         or not _same(made[name].to(tensor.dtype), tensor.cpu())
