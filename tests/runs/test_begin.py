@@ -44,10 +44,18 @@ def test_of_unfinished_runs_the_one_begun_last_goes_on(tmp_path):
     assert unfinished_run(tmp_path, record) == tmp_path / "layers-a"
 
 
-@pytest.mark.parametrize("free", [False, True])
-def test_a_run_goes_on_with_the_attention_that_it_began_with(tmp_path, free):
-    """Another implementation rounds otherwise; another batch size does what it did."""
-    option, before, now = ("batch_size", 4, 2) if free else ("attn_implementation", "eager", "sdpa")
+@pytest.mark.parametrize(
+    ("option", "before", "now"),
+    [
+        ("batch_size", 4, 2),
+        ("attn_implementation", "eager", "sdpa"),
+        ("align", "table", "prompt"),
+        ("align", "table", None),
+    ],
+)
+def test_a_run_goes_on_with_what_makes_its_numbers(tmp_path, option, before, now):
+    """Another attention rounds otherwise; another batch size does what it did."""
+    free = option == "batch_size"
     record = {"command": "layers", "schema_version": SCHEMA_VERSION, "versions": {}}
     run = RunFolder.create(
         tmp_path, overwrite=False, record={**record, "options": {option: before}}
@@ -56,7 +64,9 @@ def test_a_run_goes_on_with_the_attention_that_it_began_with(tmp_path, free):
     if free:
         assert resumed(tmp_path, {**record, "options": {option: now}}) is not None
         return
-    with pytest.raises(NormprobeError, match="--attn-implementation eager; this command comes"):
+    with pytest.raises(
+        NormprobeError, match=f"--{option.replace('_', '-')} {before}; this command"
+    ):
         resumed(tmp_path, {**record, "options": {option: now}})
 
 

@@ -278,6 +278,14 @@ def test_each_number_of_a_fingerprint_is_judged(place: int, specimen: Baseline) 
     assert checked(other, specimen).verdict == checked(specimen, other).verdict == DIFFERENT
 
 
+@pytest.mark.parametrize("norm", ["norm_mean", "norm_geometric_mean"])
+@pytest.mark.parametrize(("share", "found"), [(0.05, SAME), (0.2, DIFFERENT), (0.9, DIFFERENT)])
+def test_a_norm_may_move_by_a_tenth_of_what_a_direction_may(norm, share, found, specimen) -> None:
+    """A small scale turns nothing; errors of single numbers cancel out in a mean."""
+    other = changed(specimen, 3, **{norm: specimen.states[norm][3] * np.exp(share * 1e-2)})
+    assert checked(other, specimen, 1e-2).verdict == found
+
+
 def test_a_tolerance_is_that_of_the_type(specimen: Baseline) -> None:
     """Of a type that was not measured its epsilon, and no finer than the digits that are kept."""
     for dtype, allowed in {
