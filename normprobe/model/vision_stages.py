@@ -48,7 +48,7 @@ from normprobe.statistics.token_metrics import masks_of, token_norms
 from normprobe.tensors import to_host
 from normprobe.versions import reader_of_encoder
 
-_VISUAL = TOKEN_GROUPS.index(VISUAL)
+_VISUAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL))
 
 #: What the encoder hands over, what the projector receives and what it returns.
 _STAGES = {
@@ -161,13 +161,19 @@ class VisionStages:
         It may end lines with learned rows (Tarsier, Q-Align). ``rows``: those that entered,
         ``[tokens, hidden]``; copies of states were kept.
         """
+        learned = list[Tensor]()  # of each call of the projector, which of its rows
+        for state, groups, size in self._kept.get(self._left, []):
+            same = torch.zeros_like(groups, dtype=torch.bool)
+            if size == rows.shape[-1] and len(rows):
+                alike = _unit(state.float()) @ _unit(rows.to(state.device).float()).T
+                same = (alike.nan_to_num().amax(dim=-1) > SAME_ROW) & (groups == _VISUAL)
+            learned.append(same)
         for stage, calls in self._kept.items():
             for place, (state, groups, size) in enumerate(calls):
-                if stage == self._left and size == rows.shape[-1] and len(rows):
-                    same = _unit(state.float()) @ _unit(rows.to(state.device).float()).T
-                    same = same.nan_to_num().amax(dim=-1) > SAME_ROW
-                    same &= groups == _VISUAL
-                    groups = torch.where(same, TOKEN_GROUPS.index(STRUCTURAL), groups)
+                of_projector = stage in (self._left, self._entered) and place < len(learned)
+                # Row by row: what entered was learned, too (Phi-4-multimodal).
+                if of_projector and learned[place].shape == groups.shape:
+                    groups = torch.where(learned[place], _STRUCTURAL, groups)
                 calls[place] = token_norms(state), groups, size
 
     @in_full_precision

@@ -24,7 +24,7 @@ from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
-from normprobe.schema import PROJECTOR_OUTPUT, STRUCTURAL, VISUAL
+from normprobe.schema import PROJECTOR_INPUT, PROJECTOR_OUTPUT, STRUCTURAL, VISUAL
 
 Run = Callable[..., Result]
 Repository = Callable[[str], Path]
@@ -119,8 +119,10 @@ def test_one_batch_in_python(model_and_inputs: tuple[Any, dict[str, Any]]) -> No
     assert run.record["parts_found_by"] == "trace"
     assert_expected(run.table, model, inputs)
     stages = flat(probe_interface(model, inputs)).set_index(["stage", "group"])
-    # The projector sees the separators as well.
-    assert stages.loc[(PROJECTOR_OUTPUT, VISUAL), "tokens"] == 2 * 6
+    # The projector sees the separators as well, and they are told apart.
+    for stage in (PROJECTOR_INPUT, PROJECTOR_OUTPUT):
+        tokens = stages.loc[stage]["tokens"]
+        assert (tokens[VISUAL], tokens[STRUCTURAL]) == (8, 4)
     for name, value in before.items():
         assert torch.equal(inputs[name], value), name
 

@@ -35,6 +35,8 @@ TRUST = "--trust-remote-code"
 
 #: Families whose projector receives patches in groups, and how many it merges into one token.
 MERGED = {"kimi_vl": 4}
+#: Stages whose rows are those of the projector.
+OF_PROJECTOR = (schema.PROJECTOR_INPUT, schema.PROJECTOR_OUTPUT)
 
 every_family = pytest.mark.parametrize("family", PARTS)
 
@@ -98,12 +100,24 @@ def interface_rows(family: str, samples: list[Observed]) -> dict[tuple[str, str]
     """Norms of the rows of each stage and group, of all samples together."""
     rows: dict[tuple[str, str], list[Any]] = {}
     for seen in samples:
+        entered = seen.states.layers[0].entered
+        learned = entered[seen.groups == schema.STRUCTURAL]
+        handed = seen.vision.get((schema.PROJECTOR_OUTPUT, schema.VISUAL), [])
+        added = [
+            (np.abs(call.reshape(-1, 1, call.shape[-1]) - learned).max(-1) < 1e-5).any(-1)
+            for call in handed
+        ]
         for key, calls in seen.vision.items():
-            rows.setdefault(key, []).extend(map(norm, calls))
+            told = added if key[0] in OF_PROJECTOR and key[1] == schema.VISUAL else []
+            for place, call in enumerate(calls):
+                norms = norm(call).ravel()
+                here = told[place] if told and len(told[place]) == len(norms) else norms < 0
+                rows.setdefault(key, []).append(norms[~here])
+                if here.any():
+                    rows.setdefault((key[0], schema.STRUCTURAL), []).append(norms[here])
             if key == (schema.PROJECTOR_INPUT, schema.VISUAL) and family in MERGED:
                 merged = [call.reshape(-1, MERGED[family] * call.shape[-1]) for call in calls]
                 rows.setdefault((schema.MERGED_INPUT, schema.VISUAL), []).extend(map(norm, merged))
-        entered = seen.states.layers[0].entered
         for group, chosen in members(seen.groups).items():
             rows.setdefault((schema.DECODER_INPUT, group), []).append(norm(entered[chosen]))
     return {key: np.concatenate(norms) for key, norms in rows.items() if norms}
