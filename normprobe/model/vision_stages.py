@@ -25,6 +25,7 @@ from normprobe.hooks import (
 )
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION
 from normprobe.model.find.parts import PROJECTS_SOUND, Parts, size_of
+from normprobe.model.structural_states import SAME_STATE
 from normprobe.model.tracing.recording import tensors
 from normprobe.schema import (
     AUDIO,
@@ -49,6 +50,9 @@ from normprobe.tensors import to_host
 from normprobe.versions import reader_of_encoder
 
 _VISUAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL))
+
+#: Distances of near rows, to all digits.
+_EXACT = "donot_use_mm_for_euclid_dist"
 
 #: What the encoder hands over, what the projector receives and what it returns.
 _STAGES = {
@@ -165,8 +169,9 @@ class VisionStages:
         for state, groups, size in self._kept.get(self._left, []):
             same = torch.zeros_like(groups, dtype=torch.bool)
             if size == rows.shape[-1] and len(rows):
-                alike = _unit(state.float()) @ _unit(rows.to(state.device).float()).T
-                same = (alike.nan_to_num().amax(dim=-1) > SAME_ROW) & (groups == _VISUAL)
+                known = rows.to(state.device).float()
+                away = torch.cdist(state.float(), known, compute_mode=_EXACT)
+                same = (away <= SAME_STATE * token_norms(known)).any(dim=-1) & (groups == _VISUAL)
             learned.append(same)
         for stage, calls in self._kept.items():
             for place, (state, groups, size) in enumerate(calls):

@@ -537,10 +537,12 @@ class Ended(Plain):
 def test_rows_that_end_a_picture_are_structural_behind_the_projector_too(side_by_side) -> None:
     torch.manual_seed(0)
     module = Ended(side_by_side).eval()
-    ids = torch.tensor([[1, *[Plain.place] * 5, 8, 11], [1, 6, *[Plain.place] * 5, 9]])
+    places = [Plain.place] * 5
+    ids = torch.tensor([[1, *places, 8, 11, 12, 14, 9], [1, 6, 13, 15, *places, 9, 10]])
     named = {"vision_encoder": "vision", "projector": "connector", "decoder_layers": "blocks"}
     named["text_embedding"] = "words"
-    run = Probe(module, named=named).interface({"tokens": ids, "image": SEEN})
+    run = Probe(module, named=named).interface({"tokens": ids, "image": SEEN}, verify=True)
+    assert max(run.record["recomputed"].values()) < 1e-6
     table = flat(run.table).set_index(["stage", "group"])
     with torch.no_grad():
         seen = module.vision(SEEN)

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normprobe.failures import is_native
 from normprobe.hooks import PROJECTED_STATE
 from normprobe.measurements.interface.measure import observe, rows
 from normprobe.model.captured_states import (
@@ -34,6 +35,7 @@ from normprobe.schema import (
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     SPECIAL,
+    STRUCTURAL,
     TOKEN_GROUPS,
     VIDEO,
     VISION_ENCODER,
@@ -48,7 +50,7 @@ from normprobe.versions import reader_of_encoder
 
 Codes = NDArray[np.int8]
 
-_VISUAL, _SPECIAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(SPECIAL)
+_VISUAL, _SPECIAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, SPECIAL, STRUCTURAL))
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def rows_from_pixels(
 _PATCHES = "embedded_patches"
 
 _PLACE = ["stage", "group"]
+_OF_PROJECTOR = (PROJECTOR_INPUT, PROJECTOR_OUTPUT)
 _OF_IMAGES = (VISION_ENCODER, PROJECTOR_INPUT, MERGED_INPUT, PROJECTOR_OUTPUT)
 
 _States = dict[str, list[Tensor]]  # by stage, one a call of its module
@@ -126,13 +129,15 @@ def differences(
         others = _states(model, unflattened(changed), traced)
         first = next(iter(states))  # where rows have seen least of each other
         from_pixels = rows_from_pixels(states[first], others[first])
+        learned = None if is_native(model.model) else _unmoved(states, others)
         for stage in _OF_IMAGES:
             if stage not in measured.index:
                 continue
             if VIDEO in measured.loc[stage].index:
                 found[stage] = "a trace takes videos for images"
                 continue
-            masks = _masks(states.get(stage, []), from_pixels)
+            beside = learned if stage in _OF_PROJECTOR else None
+            masks = _masks(states.get(stage, []), from_pixels, beside)
             if isinstance(masks, str):
                 found[stage] = masks
             else:
@@ -205,16 +210,35 @@ def _side_by_side(call: CapturedCall) -> Tensor:
     return call.entered.reshape(rows, -1) if call.entered.numel() % rows == 0 else call.entered
 
 
-def _masks(states: list[Tensor], from_pixels: RowsFromPixels | None) -> Masks | str:
-    """The rows of each group in a stage; or why they cannot be told."""
+def _masks(
+    states: list[Tensor], from_pixels: RowsFromPixels | None, learned: NDArray[np.bool_] | None
+) -> Masks | str:
+    """The rows of each group in a stage; or why they cannot be told.
+
+    ``learned``: of as many rows as a projector returns, those that stand beside rows of pixels.
+    """
     if not states:
         return "a trace does not find its module"
     if from_pixels is None:
         return "other pixels change other rows"
-    groups = from_pixels.in_stage(sum(state.shape[:-1].numel() for state in states))
-    if groups is None:
+    count = sum(state.shape[:-1].numel() for state in states)
+    if learned is None or len(learned) != count or learned.all():
+        learned = np.zeros(count, bool)
+    groups = np.full(count, _STRUCTURAL, np.int8)
+    told = from_pixels.in_stage(count - int(learned.sum()))
+    if told is None:
         return "rows that no pixel changes may have gone into it"
+    groups[~learned] = told
     return {group: groups == code for code, group in enumerate(TOKEN_GROUPS)}
+
+
+def _unmoved(states: _States, others: _States) -> NDArray[np.bool_] | None:
+    """Which rows that a projector returns other pixels leave as they are: learned ones."""
+    calls = [each.get(PROJECTOR_OUTPUT, []) for each in (states, others)]
+    both = list(zip(*calls, strict=False))
+    if not both or any(one.shape != other.shape for one, other in both):
+        return None
+    return np.concatenate([(one == other).all(dim=-1).ravel().numpy() for one, other in both])
 
 
 def _norms(states: list[Tensor]) -> NDArray[np.float64]:
