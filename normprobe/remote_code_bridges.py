@@ -32,7 +32,6 @@ from transformers import (
     AutoTokenizer,
     DynamicCache,
     GenerationMixin,
-    LlamaTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
@@ -298,11 +297,11 @@ def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> An
     quietly = {"_raise_exceptions_for_missing_entries": False}
     quietly |= {"_raise_exceptions_for_connection_errors": False}
     named = tokenization_auto.get_tokenizer_config(path_or_id, **where).get("tokenizer_class") or ""
-    own = tokenization_auto.tokenizer_class_from_name(named.removesuffix("Fast"))
-    if own is not LlamaTokenizer or cached_file(path_or_id, "tokenizer.json", **where, **quietly):
+    own = named.removesuffix("Fast")
+    if own != "LlamaTokenizer" or cached_file(path_or_id, "tokenizer.json", **where, **quietly):
         return found
     _note(f"{named} by its name")
-    return own.from_pretrained(path_or_id, **where)
+    return tokenization_auto.tokenizer_class_from_name(own).from_pretrained(path_or_id, **where)
 
 
 def register_if_free(model_type: str, config: Any, exist_ok: bool = False) -> None:

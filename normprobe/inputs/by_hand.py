@@ -148,10 +148,8 @@ def _looked_at(
                 return dict(call(shaped(own_mean), return_tensors="pt"))
             if hasattr(look, "image_mean") and callable(getattr(look, "preprocess", None)):
                 # TinyLLaVA's SigLIP; of several pictures it may take the first (OLA-VLM).
-                each = [look.preprocess([p], return_tensors="pt") for p in shaped(own_mean)]
-                return {
-                    name: torch.cat([*map(_batched, (m[name] for m in each))]) for name in each[0]
-                }
+                made = [look.preprocess([p], return_tensors="pt") for p in shaped(own_mean)]
+                return {key: torch.cat([_batched(each[key]) for each in made]) for key in made[0]}
     resized = [normalised(each.resize((side, side)), mean, std) for each in shaped(mean)]
     return {"pixel_values": torch.stack(resized)}
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 #: Layouts of inputs whose rows are kept, beside the last.
 _LAYOUTS = 31
 #: What is compared by its value.
-_PLAIN = (str, bytes, int, float, torch.dtype, torch.device, torch.Size, type(None))
+_PLAIN = (str, bytes, int, float, torch.dtype, torch.device, type(None))
 
 _VISUAL, _STRUCTURAL, _TEXT = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL, TEXT))
 

@@ -325,8 +325,9 @@ def _text(
         taken = [f'"{theirs}": {ours!r},' for theirs, ours in said.items()]  # nothing else knows
     if squares:
         taken = [f'"{each}": "{each}",' for each in (*takes, VISUAL_MASK) if each in _OF_SQUARES]
-    filled = [each for each in ("modalities", *asked) if each in takes and not squares]
-    taken += [f'"{each}": "{each}",' for each in filled if each not in made]
+    lacking = [each for each in ("modalities", *asked) if each in takes and each not in made]
+    filled = [] if squares else lacking
+    taken += [f'"{each}": "{each}",' for each in filled]
     given = _GIVEN
     if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
         taken = [f"{line}  # {_GUESS}" for line in _taken([*made] or _OFFERED, made)]
@@ -352,7 +353,7 @@ def _text(
         before=before,
         taken=_lines(taken or ["# nothing that is known here"]),
         made=how,
-        filled="".join(f"\n    {_FILLED[each]}" for each in filled if each not in made),
+        filled="".join(f"\n    {_FILLED[each]}" for each in filled),
         given=given,
         parts=_lines(_parts(model, names, loading.parts)),
     )
