@@ -98,6 +98,8 @@ def test_interface_of_inputs_is_that_of_probe_interface(model_type: str, batch_s
     expected = probe_interface(model, inputs, special_token_ids=SPECIAL_IDS)
     run = Probe(model, special_token_ids=SPECIAL_IDS).interface(inputs)
     pd.testing.assert_frame_equal(columns_of(run.table, expected), expected)
+    assert "One sample" not in str(run.verdict)  # a batch counts as one row, whatever it holds
+    assert run.record["warnings"] == ["1 batch: no intervals, and nothing is said of others"]
 
 
 def test_several_measurements_find_the_parts_once(calls: Any) -> None:

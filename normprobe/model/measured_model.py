@@ -1,6 +1,6 @@
 """A model to measure: its parts, and the token groups of the batches that are put to it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -66,14 +66,16 @@ class MeasuredModel:
         self,
         model: nn.Module,
         parts: Parts,
-        special_token_ids: Sequence[int] = (),
+        special_token_ids: Iterable[int] | None = (),
         vocabulary_ids: Sequence[int] | None = None,
         found_by: str = "structure",
         token_text: Callable[[int], str] | None = None,
     ) -> None:
         self.model: Any = model
         self.parts = parts
-        self.special_token_ids = list(special_token_ids)
+        self.special_token_ids = list(special_token_ids or ())
+        # Where there is no tokenizer, and nobody says which they are.
+        self.knows_special = special_token_ids is not None
         self.vocabulary_ids = None if vocabulary_ids is None else list(vocabulary_ids)
         self.found_by = found_by
         self.token_text = token_text
@@ -87,7 +89,6 @@ class MeasuredModel:
         text = self._text_config
         self.padding_id: int | None = getattr(text, "pad_token_id", None)
         self.begin_id = self._begin_id()
-        self.knows_special = True  # False: there is no tokenizer, and nobody said which they are
         self._where = self._modules()
 
     def __str__(self) -> str:
@@ -123,9 +124,10 @@ class MeasuredModel:
 
     def afresh(self) -> "MeasuredModel":
         """The same model and parts, of whose forwards nothing is known yet."""
-        known = self.special_token_ids, self.vocabulary_ids, self.found_by, self.token_text
+        special = self.special_token_ids if self.knows_special else None
+        known = special, self.vocabulary_ids, self.found_by, self.token_text
         found = MeasuredModel(self.model, self.parts, *known)
-        found.padding_id, found.knows_special = self.padding_id, self.knows_special
+        found.padding_id = self.padding_id
         return found
 
     @cached_property

@@ -339,6 +339,8 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     if 0 < without < units:
         few = f"{number_of(units - without, unit)} and {number_of(without, 'sample')} without"
         of = "samples"
+    if run.record.get("sample_ids") == []:  # inputs in memory: they may be of several
+        few = "1 batch" if units == 1 else few
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
     else:

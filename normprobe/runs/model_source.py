@@ -289,12 +289,11 @@ class ModelSource(ABC):
 
     def _measured(self, parts: Parts, found_by: str) -> MeasuredModel:
         tokenizer, special = self.tokenizer, self._special
-        if special is None:
-            special = [] if tokenizer is None else special_token_ids(tokenizer)
+        if special is None and tokenizer is not None:
+            special = special_token_ids(tokenizer)
         known = None if tokenizer is None else vocabulary_ids(tokenizer)
         text = None if tokenizer is None else tokenizer.decode
         found = MeasuredModel(self._model, parts, special, known, found_by, text)
-        found.knows_special = self._special is not None or tokenizer is not None
         if (padding := getattr(tokenizer, "pad_token_id", None)) is not None:
             found.padding_id = padding
         return found

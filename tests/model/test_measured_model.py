@@ -351,3 +351,9 @@ def test_the_token_that_begins_prompts_is_special_where_nobody_says_which_are(mo
     counted = Probe(model, special_token_ids=said).layers(inputs).wide("norm", "tokens").loc[1]
     special = len(ids) if said is None else int(torch.isin(ids, torch.tensor(said)).sum())
     assert counted.get("special", 0) == special
+    for probe in (probe_layers, probe_interface):
+        table = probe(model, inputs, special_token_ids=said)
+        where = table.get("layer", 0) == 0
+        where &= table.get("stage", "decoder_input") == "decoder_input"
+        norms = table[where & (table["quantity"] == "norm")].set_index("group")
+        assert norms["tokens"].get("special", 0) == special

@@ -57,7 +57,8 @@ def probe_interface(
         inputs: one batch: what its processor returned, a tuple in the order of its forward, or a
             function that calls it, such as ``lambda m: m(ids, image=pixels)``; tensors or arrays.
         named: parts named by hand, as ``find_parts`` takes them.
-        special_token_ids: ids to report as ``special`` rather than ``text``.
+        special_token_ids: ids to report as ``special`` rather than ``text``; None: the config's
+            ``bos_token_id`` where it opens a prompt.
 
     Returns:
         interface.csv without intervals: a row a stage, token group and quantity. The batch counts
@@ -68,7 +69,7 @@ def probe_interface(
     """
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
-    measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
+    measured = MeasuredModel(model, parts, special_token_ids, found_by=found_by)
     seen = reported_groups(rows(observe(measured, inputs), None))
     return interface_table(seen, table_rows(parts, None), intervals=False)
 

@@ -43,7 +43,9 @@ _PROMPTS = "that of the prompts' text"
 def verdict(run: RunStore) -> Verdict:
     """What the norms at the interface say, and which states are no vectors to measure."""
     interface = run.table("interface")
-    headline, findings, closing = interface_sentences(interface, run.rows_of("loudest"))
+    counted = run.record.get("sample_ids") != []  # a batch of inputs is one row, whatever it holds
+    loudest = run.rows_of("loudest")
+    headline, findings, closing = interface_sentences(interface, loudest, counted=counted)
     findings = [*broken_findings(interface, run.record.get("doubts", ())), *findings]
     if _has(interface, DECODER_INPUT, VIDEO) and not _has(interface, PROJECTOR_OUTPUT, VIDEO):
         together = _has(interface, PROJECTOR_OUTPUT, VISUAL)
@@ -69,9 +71,12 @@ def _construction(before: Mapping[str, Any]) -> list[Finding]:
 
 
 def interface_sentences(
-    interface: pd.DataFrame, loudest: pd.DataFrame | None = None
+    interface: pd.DataFrame, loudest: pd.DataFrame | None = None, *, counted: bool = True
 ) -> tuple[str, list[Finding], str]:
-    """Headline, findings and what the brackets are; all empty where nothing is compared."""
+    """Headline, findings and what the brackets are; all empty where nothing is compared.
+
+    Not ``counted``: how many samples there are is not known, and not said.
+    """
     stage, samples = visual_stage(interface), float(interface["samples"].max())
     compared = {VISUAL: _ratio(interface, stage, "geometric_ratio_to_prompt")} | {
         group: _ratio(interface, DECODER_INPUT, "geometric_ratio_to_prompt", group)
@@ -98,7 +103,7 @@ def interface_sentences(
             findings += _other_means(interface, stage, ratio)
             findings += [*_projector(interface), *_mixtures(interface)]
     findings += [*carried_findings(at_input, loudest), in_some_samples(held, samples)]
-    closing = brackets([*told.values()], int(samples))
+    closing = brackets([*told.values()], int(samples) if counted else None)
     return _headline(told, of_input=stage == DECODER_INPUT), findings, closing
 
 

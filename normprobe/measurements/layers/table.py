@@ -190,8 +190,9 @@ def probe_layers(
         inputs: one batch: what its processor returned, a tuple in the order of its forward, or a
             function that calls it, such as ``lambda m: m(ids, image=pixels)``; tensors or arrays.
         named: parts named by hand, as ``find_parts`` takes them.
-        special_token_ids: ids to report as ``special`` rather than ``text``,
-            usually ``tokenizer.all_special_ids``.
+        special_token_ids: ids to report as ``special`` rather than ``text``, usually
+            ``tokenizer.all_special_ids``; None: the config's ``bos_token_id`` where it opens a
+            prompt.
 
     Returns:
         layers.csv without intervals: a row a layer (0 is the decoder input), token group and
@@ -202,5 +203,5 @@ def probe_layers(
     """
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
-    measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
+    measured = MeasuredModel(model, parts, special_token_ids, found_by=found_by)
     return layers_table(reported_groups(rows(observe(measured, inputs), None)), intervals=False)

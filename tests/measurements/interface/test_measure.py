@@ -25,12 +25,12 @@ every_type = pytest.mark.parametrize("model_type", TINY)
 
 
 def measure(model, inputs) -> pd.DataFrame:
-    return flat(probe_interface(model, inputs)).set_index(["stage", "group"])
+    return flat(probe_interface(model, inputs, special_token_ids=[])).set_index(["stage", "group"])
 
 
 @cache
 def plain_case_of(model_type, batch_size=4, padding="right") -> Case:
-    """Without special ids: ``probe_interface`` is not told any."""
+    """Without special ids: ``probe_interface`` is told that there are none."""
     model = model_of(model_type)
     return make_case(model, tiny_inputs(model, batch_size, padding), PARTS[model_type], ())
 

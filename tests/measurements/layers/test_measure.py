@@ -209,7 +209,7 @@ def test_rows_are_in_the_order_of_the_layers():
 @every_type
 def test_without_special_ids_all_other_tokens_are_text(model_type):
     case = case_of(model_type)
-    table = measure(case.model, case.inputs, special_token_ids=None)
+    table = measure(case.model, case.inputs, special_token_ids=[])
     groups = token_groups(case.model, case.inputs, case.parts)
     assert not {schema.SPECIAL, schema.NON_VISUAL} & {*table.index.get_level_values("group")}
     for layer in range(LAYERS + 1):
