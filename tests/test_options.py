@@ -1,10 +1,10 @@
-"""What the Tab key and the error of a model that is not there propose."""
+"""What the Tab key and the error of a model that is not there propose; what options hand on."""
 
 from pathlib import Path
 
 import pytest
 
-from normprobe.options import models_here
+from normprobe.options import Sampling, models_here
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,8 @@ def test_models_are_proposed_as_they_are_typed(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
     assert models_here(typed) == ["specimen", *beside]
+
+
+def test_which_samples_are_drawn_is_handed_on() -> None:
+    asked = {"prompt": "What?", "limit": 3, "seed": 7, "skip_bad": True}
+    assert Sampling(**asked).draw == asked  # type: ignore[arg-type]

@@ -73,6 +73,13 @@ def test_bad_text_is_refused(tmp_path, name, content, message):
     assert "\n" not in refusal.value.problem
 
 
+def test_rows_keep_their_numbers_where_some_are_left_out(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text("index\tquestion\tA\n1\tq\ta\n2\tq\n3\tq\ta\n4\tq\ta\n", encoding="utf-8")
+    rows = [(str(place), cells["index"]) for place, cells in tsv(path, skip=True)]
+    assert rows == [(f"{path}, row {number}", str(number)) for number in (1, 3, 4)]
+
+
 def test_json_lines(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('\ufeff{"a": 1}\n\n{"a": "\u2028"}\n', encoding="utf-8")

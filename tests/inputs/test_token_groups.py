@@ -1,12 +1,19 @@
 """Groups by token id, padding by the mask alone; positions of an image by marks, and its number."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
 
-from normprobe.data.sample import IMAGE_MARK, Sample
+from normprobe.data.sample import IMAGE_MARK, Sample, Turn
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.token_groups import marked_positions, token_groups, with_image_numbers
+from normprobe.inputs.token_groups import (
+    marked_positions,
+    token_groups,
+    with_image_numbers,
+    with_turn_numbers,
+)
 from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,
@@ -55,6 +62,26 @@ def test_token_groups_of_a_real_batch(specimen_processor, samples):
     groups = token_groups(ids, mask, [image], builder.special_token_ids)
     assert (groups == V).sum(dim=1).tolist() == [64] * 4
     assert ((groups == P) == (mask == 0)).all()
+
+
+def test_a_turn_begins_behind_the_reply_before_it() -> None:
+    """Every word is a token here, and nothing stands between turns."""
+
+    def build(samples):
+        texts = []
+        for sample in samples:
+            said = [text for turn in sample.earlier for text in (turn.user, turn.reply)]
+            texts.append(" ".join([*said, sample.prompt]).split())
+        longest = max(map(len, texts))
+        padded = [text + [""] * (longest - len(text)) for text in texts]
+        ids = torch.tensor([[sum(map(ord, word)) for word in text] for text in padded])
+        return {"input_ids": ids, "attention_mask": (ids > 0).long()}
+
+    short = Sample("a", "what now ?")
+    turns = (Turn("who are you", "a dog"), Turn("really", "yes"))
+    samples = [short, replace(short, earlier=turns)]
+    numbers = with_turn_numbers(build(samples), samples, build)["turn_numbers"].tolist()
+    assert numbers == [[1, 1, 1] + [0] * 7, [1] * 5 + [2] * 2 + [3] * 3]
 
 
 def test_the_first_position_can_be_marked():

@@ -19,7 +19,13 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.image_places import PlacesUnknown, _tiles, image_places, places_of_rows
+from normprobe.model.image_places import (
+    PlacesUnknown,
+    _agreement,
+    _tiles,
+    image_places,
+    places_of_rows,
+)
 from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import fitted
@@ -255,6 +261,13 @@ def test_tokens_in_another_order_are_refused(order):
     projector.forward = lambda features: forward(features)[:, orders[order].flatten()]
     with pytest.raises(PlacesUnknown, match="do not react to the places"):
         case.places(photograph())
+
+
+def test_places_are_not_believed_where_wrong_ones_agree_better() -> None:
+    right, mirrored = np.random.default_rng(0).random((2, 20, 16))
+    agreement = _agreement([right, mirrored], right + 0.2 * mirrored)
+    assert isinstance(agreement, float) and agreement > 0.9
+    assert "correlation 0.5" in str(_agreement([right, mirrored], right + 2.0 * mirrored))
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,8 @@ def test_a_run_without_its_table_has_nothing_beside_it() -> None:
     assert published_table(run, measurement("interface").published, LLAVA) is None
     run.write_table("interface", tidied("interface", made_tables.interface()))
     assert len(published_table(run, measurement("interface").published, LLAVA)) == 5
+    run.note(alignment={"target": "table"})  # the paper measured it without a norm
+    assert published_table(run, measurement("interface").published, LLAVA) is None
 
 
 def test_the_file_lies_in_the_run_folder_and_on_the_page(tmp_path: Path) -> None:

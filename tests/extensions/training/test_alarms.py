@@ -461,6 +461,7 @@ def of_projector(gradient: float, ratio: float = 1e-3, reached: bool = True) -> 
         ([1e-6, 1.0], []),  # too early to tell
         ([1.0, math.nan], ["the gradient of the projector is not finite"]),
         ([0.0, 1.0], []),  # an output that began at zero
+        ([0.0, 1.0, 0.0, 1.0], []),  # not in a row
         ([0.0, 0.0], ["the projector is to be trained and receives no gradient"]),
     ],
 )

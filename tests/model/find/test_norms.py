@@ -45,7 +45,11 @@ from transformers import AutoModelForCausalLM
 
 from normprobe import find_parts
 from normprobe.errors import NormprobeError
-from normprobe.model.find.norms import find_norm_placement, norm_placement
+from normprobe.model.find.norms import (
+    find_norm_placement,
+    norm_placement,
+    norm_placement_note,
+)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -247,6 +251,9 @@ def test_language_models_and_their_switches(name, device):
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config)
     assert find_norm_placement(model, parts_of(model)) == placement
+    opened = placement in ("pre", "pre-parallel")  # and closed by none
+    note = "the paper's theory applies" if opened else "the paper's theory is about pre-norm"
+    assert norm_placement_note(model, parts_of(model)) == f"{placement}: {note}"
 
 
 def with_switch(model_type, switches):

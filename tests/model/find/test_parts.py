@@ -1,10 +1,11 @@
 """Parts as they are shown to a reader."""
 
+import torch
 from support.cases import model_of
 from torch import nn
 
 from normprobe import find_parts
-from normprobe.model.find.parts import largest
+from normprobe.model.find.parts import Part, class_rows_of, largest
 
 
 def count(module):
@@ -73,3 +74,11 @@ def test_a_table_of_positions_is_no_candidate_for_words() -> None:
     assert largest(model, nn.Embedding, names) == "wte"
     del model["wte"]
     assert largest(model, nn.Embedding, names) == "wpe"
+
+
+def test_class_and_register_tokens_are_counted_one_by_one() -> None:
+    tower = nn.Module()
+    shapes = {"class_embedding": [8], "cls_token": [1, 1, 8], "register_tokens": [1, 4, 8]}
+    for name, shape in {**shapes, "position_embedding": [1, 9, 8]}.items():
+        tower.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+    assert class_rows_of(Part("tower", tower)) == 1 + 1 + 4

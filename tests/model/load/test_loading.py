@@ -47,6 +47,17 @@ def test_a_saved_model_comes_back_whole(model_type: str, tmp_path: Path) -> None
     ]
 
 
+def test_auto_is_the_type_of_most_bytes(tmp_path: Path) -> None:
+    saved = tiny_model("llama").to(torch.bfloat16)
+    for layer in saved.model.layers:
+        layer.mlp.float()
+    bits = [weight.element_size() * 8 for weight in saved.state_dict().values()]
+    assert bits.count(16) > bits.count(32)
+    saved.save_pretrained(tmp_path)
+    loaded = load_model(open_checkpoint(str(tmp_path)), device="cpu")
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
+
+
 def test_a_config_may_name_a_weight_file_in_its_folder(tmp_path: Path) -> None:
     saved = tiny_model("llama")
     saved.save_pretrained(tmp_path)
