@@ -61,7 +61,7 @@ def norms_after(model, model_type, inputs):
 
 def norms_of(model, inputs):
     """By stage and group."""
-    table = probe_interface(model, inputs)
+    table = probe_interface(model, inputs, special_token_ids=[])
     return select(table, "norm").set_index(["stage", "group"])["mean"]
 
 
