@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,9 @@ _OF_OTHERS = ("torch.", "transformers.")
 VISION = ("torchvision", "timm", "scipy")
 #: The extras and what they install.
 EXTRAS = {"vision": VISION, "video": ("av", "torchvision"), "audio": ("soundfile", "soxr")}
+
+#: A name that a package does not hold, and the file of the package.
+_NO_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)' \((.+)\)")
 
 #: How transformers and its users say that a package is missing.
 _MISSING = re.compile(
@@ -274,6 +278,14 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             "pass ids of its own tokenizer; an id that stands for a picture has to be one that its "
             "forward replaces",
         )
+    if isinstance(error, KeyError) and error.args == (None,):  # VideoLLaMB's tower, on 4.57
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        part = type(frame.f_locals.get("self")).__name__
+        return NormprobeError(
+            f"{part} in {name} looks up None, which is no attention of transformers",
+            "where its part is made without one, name it in prepare(model, processor) of --inputs "
+            'FILE.py: model.PART.config._attn_implementation = "eager"',
+        )
     lacking = _none_there(error)
     if lacking:
         what += f", where {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} None"
@@ -422,6 +434,26 @@ def missing_packages(error: BaseException) -> list[str]:
         return []
     names = re.split(r",\s*", next(name for name in found.groups() if name).lower())
     return [_CALLED.get(name, name) for name in names]
+
+
+def hidden_cause(error: Exception) -> Exception | None:
+    """Why a name is not in a package that passes over what its modules raise, as LLaVA's does.
+
+    The module with the class of that name is imported once more.
+    """
+    found = _NO_NAME.match(str(error))
+    if not isinstance(error, ImportError) or found is None or not Path(found[3]).is_file():
+        return None
+    name, package, init = found.groups()
+    defined = re.compile(rf"^class {name}\b", re.MULTILINE)
+    for file in sorted(Path(init).parent.rglob("*.py")):
+        if defined.search(file.read_text(encoding="utf-8", errors="ignore")):
+            below = file.relative_to(Path(init).parent).with_suffix("").parts
+            try:
+                import_module(".".join([package, *below]))
+            except Exception as cause:  # whatever its code raises
+                return cause
+    return None
 
 
 def install(packages: Sequence[str]) -> str:

@@ -59,6 +59,9 @@ def _of_every_attention(name: str) -> dict[str, Any]:
     return dict.fromkeys(kinds, getattr(module, f"{name}Attention"))
 
 
+#: Whose classes of attention became one.
+_ONE_ATTENTION = ("Llama", "Qwen2", "Mistral", "Whisper")
+
 #: Whose tower and the model around it became one class.
 _ONE_CLASS = ("CLIP", "Siglip")
 
@@ -118,7 +121,6 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     # What prunes heads went; copies of BERT import it, and no forward calls it.
     ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
     ("transformers.pytorch_utils", "find_pruneable_heads_and_indices", lambda: None),
-    (_modeling("Llama"), "LlamaFlashAttention2", f"{_modeling('Llama')}:LlamaAttention"),
     ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13", lambda: True),
     (
         "transformers.processing_utils",
@@ -153,7 +155,12 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     # A class for each attention became one that looks it up.
     *(
         (_modeling(name), f"{name.upper()}_ATTENTION_CLASSES", partial(_of_every_attention, name))
-        for name in ("Llama", "Qwen2", "Mistral", "Whisper")
+        for name in _ONE_ATTENTION
+    ),
+    *(
+        (_modeling(name), f"{name}{kind}", f"{_modeling(name)}:{name}Attention")
+        for name in _ONE_ATTENTION
+        for kind in ("FlashAttention2", "SdpaAttention")
     ),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
 )

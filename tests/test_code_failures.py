@@ -566,3 +566,16 @@ def test_the_weights_of_a_rarer_dtype_are_named(halved: tuple[str, ...], told: s
     with pytest.raises(NormprobeError) as raised:
         run_until(model, {"x": torch.ones(1)})
     assert told in raised.value.problem
+
+
+def test_a_part_without_an_attention_of_its_own_is_named() -> None:
+    """VideoLLaMB's tower is made by its class, which chooses none."""
+
+    class Tower(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            attention: Callable[..., torch.Tensor] = {"sdpa": torch.relu}[None]  # type: ignore[index]
+            return attention(x)
+
+    with pytest.raises(NormprobeError, match="Tower in Sequential looks up None") as raised:
+        run_until(nn.Sequential(Tower()), {"input": torch.ones(1)})
+    assert 'model.PART.config._attn_implementation = "eager"' in raised.value.remedy

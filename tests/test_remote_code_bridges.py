@@ -284,6 +284,7 @@ def test_each_attention_is_the_one_that_is_left() -> None:
         module = importlib.import_module("transformers.models.llama.modeling_llama")
         classes = module.LLAMA_ATTENTION_CLASSES
     assert classes["sdpa"] is classes["eager"] is module.LlamaAttention
+    assert module.LlamaSdpaAttention is module.LlamaFlashAttention2 is module.LlamaAttention
 
 
 def test_a_list_or_dict_of_a_config_class_stays_its_attribute() -> None:

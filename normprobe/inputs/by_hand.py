@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ def build_by_hand(
 
     Raises:
         NormprobeError: there is no tokenizer, ``turn`` lacks one of the two, or ``image`` holds
-            several special tokens that ``image_ids`` lacks.
+            several marks that ``image_ids`` lacks.
     """
     import torch
 
@@ -77,11 +78,14 @@ def build_by_hand(
     added = {number: token for token, number in tokenizer.get_added_vocab().items()}
     of_mark = tokenizer(mark, add_special_tokens=False).input_ids
     lost = [added[number] for number in of_mark if number in added and number not in image_ids]
+    if len(lost) < 2 and len(said := re.findall(r"<[^<>]+>", mark)) > len(set(image_ids)):
+        lost = said  # marks that are words to the tokenizer (LongLLaVA)
     if len(lost) > 1:
         raise NormprobeError(
             f"of the text of a picture, {mark!r}, {' and '.join(lost)} are no IMAGE_IDS, and these "
             "take the place of all of it",
-            "write the ids of those around the picture in IMAGE_IDS, too",
+            "write the ids of those around the picture in IMAGE_IDS, too, or their text around "
+            "{images} in TURN",
         )
     turns = []
     for sample in samples:

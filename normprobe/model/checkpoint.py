@@ -13,6 +13,7 @@ from typing import Any
 from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
 from normprobe.failures import (
     code_failure,
+    hidden_cause,
     hub_answers,
     install,
     is_native,
@@ -278,8 +279,17 @@ def _scaling_doubt(config: Any) -> str:
 def other_class_doubt(model: Any) -> str:
     """A doubt where code offers another class for a config than the one that it names (LISA)."""
     names, built = model.config.architectures or (), type(model).__name__
-    if is_native(model) or not names or built in names:
+    if is_native(model) or not names:
         return ""
+    if built in names:
+        offered = _offered(model.config.model_type)
+        if offered is None or offered.forward is type(model).forward:
+            return ""
+        return (
+            f"config.json names the class {built}, and the code that was imported offers "
+            f"{offered.__name__} for its type: measured as {built}, whose forward may be another; "
+            f"for the other, name it in architectures of config.json"
+        )
     named: list[Any] = [each for each in type(model).__mro__ if each.__name__ in names]
     if any(each.forward is type(model).forward for each in named):
         return ""  # derived from it, and runs as it does (MoE-LLaVA)
@@ -288,6 +298,16 @@ def other_class_doubt(model: Any) -> str:
         f"measured as {built}, whose forward may be another; to offer the one, in setup() of an "
         f"--inputs file: AutoModelForCausalLM.register(CONFIG, {names[0]}, exist_ok=True)"
     )
+
+
+def _offered(model_type: str) -> Any:
+    """The class of a package that is made of configs of a type; None where there is none."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    known = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None  # noqa: SIM401 lazy
+    if known is None or known.__module__.startswith("transformers."):
+        return None
+    return AutoModelForCausalLM._model_mapping.get(known, None)
 
 
 def is_here(model: str) -> bool:
@@ -399,14 +419,15 @@ def _set_up(
         if setup != inputs_file.setup:  # the package's own says what is missing
             raise
         file, written_for = inputs_file.record["path"], raw.get("transformers_version")
-        way = _way_to(missing_packages(error))
         in_package = Path(extract_tb(error.__traceback__)[-1].filename) != Path(file).absolute()
-        if in_package and not missing_packages(error) and written_for:
+        error = (cause := hidden_cause(error)) or error
+        way = _way_to(missing_packages(error))
+        if (cause or in_package) and not missing_packages(error) and written_for:
             way = (
                 f"its config is of transformers {written_for}, and the code that it imports may "
                 f"need that: {other_version(written_for)}"
             )
-        if in_package and not missing_packages(error) and not trusted:
+        if (cause or in_package) and not missing_packages(error) and not trusted:
             bridges = "which bridges much of what transformers changed"
             way = f"pass --trust-remote-code, {bridges}; else {way}"
         raise NormprobeError(

@@ -268,6 +268,8 @@ def _measured(
                 warned = True
             if (told := untiled(model, batch)) and told not in run.record.get("doubts", []):
                 doubt(run, told)
+            if (told := begun_twice(model, batch)) and told not in run.record.get("warnings", []):
+                warn(run, told)
             seen = observe(completed(model.model, batch.inputs), batch.samples)
             yield thread.submit(rows_of, seen, batch.digests, batch.frames)
             del seen  # while the next one is made
@@ -493,6 +495,18 @@ def untiled(model: MeasuredModel, batch: Batch) -> str:
         f"config.json asks for tiles (image_aspect_ratio {asks}), and the inputs hold one square a "
         "picture: what the model makes of tiles is not measured"
     )
+
+
+def begun_twice(model: MeasuredModel, batch: Batch) -> str:
+    """A warning where code of a model's own is given prompts that open with two begin tokens."""
+    ids, mask = text_ids(batch.inputs, model.parts)
+    if ids is None or is_native(model.model) or model.begin_id is None:
+        return ""
+    held = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    opening = [row[kept][:2].tolist() for row, kept in zip(ids, held, strict=True)]
+    if [model.begin_id] * 2 not in opening:
+        return ""
+    return "a prompt opens with two begin tokens: one of TURN, one of the tokenizer?"
 
 
 def long_prompt(

@@ -189,3 +189,19 @@ def test_special_tokens_around_a_picture_do_not_go_without_a_word(ids: tuple[int
     whole = (around[0], *ids, around[1])
     made = build_by_hand(nn.Module(), tokenizer, samples, None, **{**how, "image_ids": whole})
     assert made["input_ids"][0, : len(whole)].tolist() == [*whole]
+
+
+def test_marks_around_a_picture_that_are_words_do_not_go_either() -> None:
+    """LongLLaVA's tokenizer has no tokens for them."""
+    tokenizer = byte_tokenizer((), None)
+    samples = [Sample("a", "What?", (RED,))]
+    how = {"turn": "{images}{prompt}", **HOW, "image_ids": (-200,)}
+    with pytest.raises(NormprobeError, match="<img> and <image> and </img> are no") as told:
+        build_by_hand(
+            nn.Module(), tokenizer, samples, None, **{**how, "image": "<img><image></img>\n"}
+        )
+    assert "around {images} in TURN" in told.value.remedy
+    around = {**how, "turn": "<img>{images}</img>{prompt}", "image": "<image>"}
+    (ids,) = build_by_hand(nn.Module(), tokenizer, samples, None, **around)["input_ids"].tolist()
+    before, behind = tokenizer(["<img>", "</img>What?"], add_special_tokens=False).input_ids
+    assert ids == [*before, -200, *behind]

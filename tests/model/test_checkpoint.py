@@ -193,6 +193,24 @@ def test_a_class_that_runs_as_the_named_one_is_in_no_doubt(
     assert bool(other_class_doubt(model)) == doubted
 
 
+@pytest.mark.parametrize(("own_forward", "doubted"), [(False, False), (True, True)])
+def test_another_class_that_a_package_offers_for_the_type_is_a_doubt(
+    own_forward: bool, doubted: bool
+) -> None:
+    """SparseVLM's package makes its sparse class, and config.json names that of LLaVA."""
+    kind = f"sparse_{own_forward}"
+    config, other = (type("SparseConfig", (PretrainedConfig,), {"model_type": kind}) for _ in "ab")
+    members = {"config_class": config, "forward": lambda self, input_ids: None}
+    named: Any = type("Named", (PreTrainedModel,), members)
+    own = {"forward": lambda self, input_ids: None} if own_forward else {}
+    sparse = type("Sparse", (named,), {**own, "config_class": other})
+    AutoConfig.register(kind, other)
+    AutoModelForCausalLM.register(other, sparse)
+    told = other_class_doubt(named(config(architectures=["Named"])))
+    assert ("offers Sparse for its type: measured as Named" in told) == doubted
+    assert bool(told) == doubted
+
+
 def test_code_of_a_repository_is_found_again_beside_a_setup(repository: Any) -> None:
     """Its class reads the config by itself then, which says not where it comes from."""
     folder = str(repository("buffers"))

@@ -24,7 +24,7 @@ from normprobe.inputs.prefetch import Batch
 from normprobe.model.token_places import NormMap, rows_at
 from normprobe.options import Sampling
 from normprobe.runs import collecting
-from normprobe.runs.collecting import norm_maps, untiled
+from normprobe.runs.collecting import begun_twice, norm_maps, untiled
 from normprobe.runs.run_folder import RunFolder, RunStore
 from normprobe.schema import DIGESTS, SCHEMA_VERSION
 
@@ -274,3 +274,25 @@ def test_a_picture_in_one_square_is_in_doubt_where_tiles_are_asked_for(
     told = untiled(model, batch)
     assert (f"asks for tiles (image_aspect_ratio {asks})" in told) == doubted
     assert bool(told) == doubted
+
+
+@pytest.mark.parametrize(
+    ("ids", "masked", "told"),
+    [
+        ([[1, 1, 5, 6], [0, 0, 1, 5]], True, True),
+        ([[1, 5, 1, 1], [0, 1, 5, 1]], True, False),
+        ([[0, 1, 1, 5], [1, 5, 6, 7]], True, True),
+        ([[1, 1, 5, 6]], False, True),
+        ([[1, 5, 1, 1]], False, False),
+    ],
+)
+def test_two_begin_tokens_are_told(ids: list[list[int]], masked: bool, told: bool) -> None:
+    """One of a turn as it is written, one of the tokenizer (LongLLaVA)."""
+    parts = SimpleNamespace(fusion="in-sequence", text_embedding=None)
+    model: Any = SimpleNamespace(model=nn.Module(), begin_id=1, parts=parts)
+    tokens = torch.tensor(ids)
+    inputs = {"input_ids": tokens} | ({"attention_mask": tokens.ne(0).long()} if masked else {})
+    batch: Any = SimpleNamespace(inputs=inputs, sample_ids=["a", "b"])
+    assert ("opens with two begin tokens" in begun_twice(model, batch)) == told
+    model.begin_id = None
+    assert begun_twice(model, batch) == ""

@@ -173,7 +173,7 @@ def load_model(
         source = None
     if dtype == "auto" and (plan.keys is not None or plan.dtype is not None):
         arguments["dtype"] = plan.dtype
-    arguments |= checkpoint.keywords
+    arguments |= plan.checkpoint.keywords  # with the renames that the plan found
     trusted = foreign_code(checkpoint.trust_remote_code, checkpoint.bridges)
     with explained_failures(checkpoint), trusted:
         loaded = load_and_report(plan.model_class, source, config=checkpoint.config, **arguments)

@@ -26,7 +26,7 @@ from normprobe.model.load.weight_checks import (
 )
 from normprobe.model.load.weight_files import TensorHeader, WeightFiles
 from normprobe.remote_code_bridges import foreign_code
-from normprobe.versions import load_and_report
+from normprobe.versions import is_line_5, load_and_report
 
 
 def dry_run(
@@ -184,6 +184,9 @@ def plan_loading(
     try:
         with foreign_code(checkpoint.trust_remote_code, checkpoint.bridges):
             keys, report = dry_run(model_class, checkpoint, weights, named or torch.float32)
+            if report["missing_keys"] and (renamed := _renamed(checkpoint, model)):
+                checkpoint = renamed
+                keys, report = dry_run(model_class, checkpoint, weights, named or torch.float32)
     except NormprobeError:
         raise
     except Exception as error:  # a model class may do anything with tensors without values
@@ -205,6 +208,19 @@ def plan_loading(
     notes = (*layers, *_dtype_notes(named, dtype), *_stored_notes(weights))
     unplaced = tuple(_unplaced(model, weights, report["unexpected_keys"]))
     return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes, unplaced=unplaced)
+
+
+def _renamed(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint | None:
+    """With the renames that a class of its own states; transformers 5 passes over them.
+
+    None where it states none, or others were given (LLaVA-OneVision-1.5).
+    """
+    renames = getattr(model, "_checkpoint_conversion_mapping", None)
+    given = "key_mapping" in checkpoint.keywords
+    if not renames or given or is_native(model) or not is_line_5():
+        return None
+    checkpoint.bridges.append("_checkpoint_conversion_mapping")
+    return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": dict(renames)})
 
 
 #: Ends of the names of buffers that older code saved, and newer code makes.

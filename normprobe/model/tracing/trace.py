@@ -279,12 +279,12 @@ def find_or_trace(
         if inside and parts.text_embedding is None and not is_native(model):
             with suppress(NormprobeError):
                 parts = with_named(model, traced_parts(example()), named)
-        if parts.projector is not None and parts.vision_encoder is None and not is_native(model):
-            with suppress(NormprobeError):  # beside a named projector (LaViDa)
+        one_side = (parts.projector is None) != (parts.vision_encoder is None)
+        if one_side and not is_native(model):
+            with suppress(NormprobeError):  # beside a named projector (LaViDa) or encoder (LLaVAR)
                 traced = traced_parts(example())
                 if traced.decoder_layers == parts.decoder_layers:
-                    encoder, rows = traced.vision_encoder, traced.class_rows
-                    parts = replace(parts, vision_encoder=encoder, class_rows=rows)
+                    parts = replace(parts, **_other_side(parts, traced))
         return parts, "by hand"
     if parts.text_embedding is None or parts.vision_encoder or parts.projector:
         return parts, "structure"
@@ -293,6 +293,13 @@ def find_or_trace(
     except NormprobeError:  # nothing to look at, so no image either
         return parts, "structure"
     return (traced_parts(inputs), "trace") if pixel_inputs(inputs) else (parts, "structure")
+
+
+def _other_side(parts: Parts, traced: Parts) -> dict[str, Any]:
+    """What a trace found of the vision side beside the one part of it that is known."""
+    if parts.vision_encoder is None:
+        return {"vision_encoder": traced.vision_encoder, "class_rows": traced.class_rows}
+    return {"projector": traced.projector, "visual_embedding": traced.visual_embedding}
 
 
 def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts | None:

@@ -103,6 +103,19 @@ def test_a_setup_whose_package_fails_names_the_version(
     told = invoke(*command).stderr
     assert "setup() of inputs.py fails: NameError: name 'BaseOfOlder' is not defined" in told
     assert "its config is of transformers 4.28.1, and the code that it imports may need" in told
+    # A package that passes over what its modules raise hides the cause (VoCo-LLaMA).
+    package = Path("of_older_package")
+    (package / "language_model").mkdir(parents=True)
+    hiding = "try:\n    from .language_model.older import Older\nexcept Exception:\n    pass\n"
+    (package / "__init__.py").write_text(hiding)
+    (package / "language_model/older.py").write_text("class Older(BaseOfOlder):\n    pass\n")
+    Path("inputs.py").write_text("def setup():\n    from of_older_package import Older\n")
+    told = invoke(*command).stderr
+    assert "setup() of inputs.py fails: NameError: name 'BaseOfOlder' is not defined" in told
+    assert "its config is of transformers 4.28.1, and the code that it imports may need" in told
+    Path("inputs.py").write_text("def setup():\n    from of_older_package import Younger\n")
+    assert "cannot import name 'Younger'" in invoke(*command).stderr
+    Path("inputs.py").write_text("def setup():\n    import of_older_names\n")
     # A name of transformers that went is none that the file could mend.
     Path("of_older_names.py").write_text("from transformers.models.bloom import _expand_mask\n")
     told = invoke(*command).stderr
@@ -556,6 +569,7 @@ AutoModelForCausalLM.register(TilingConfig, Tiling, exist_ok=True)
     "mm_utils": """
 def process_images(pictures, processor, settings):
     assert settings.model_type == "tiling"
+    assert isinstance(processor.size, dict)  # else it takes the least of all of its numbers
     return processor(pictures, return_tensors="pt")["pixel_values"][:, None]
 """,
 }

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ from normprobe.model.load.required_tensors import (
 )
 from normprobe.model.load.weight_checks import is_relabelled, quantised_parts, refuse_lacking
 from normprobe.specimen import SPECIMEN_DIR
+from normprobe.versions import is_line_5
 
 Weights = dict[str, torch.Tensor]
 
@@ -351,14 +353,29 @@ def test_it_is_in_doubt_too_where_the_loader_could_not_be_asked_beforehand(with_
     assert told in " ".join(run.record.get("doubts", []))
 
 
-def test_names_that_a_readme_maps_are_those_of_the_loader(repository, tmp_path):
-    """Step3-VL's: its class does not take the map, ``from_pretrained`` does."""
-    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+@pytest.mark.parametrize("by_class", [False, True])
+def test_names_that_a_readme_or_a_class_maps_are_those_of_the_loader(
+    repository, tmp_path, by_class
+):
+    """Step3-VL's class does not take the map; transformers 5 passes over a class's own.
+
+    So it does of LLaVA-OneVision-1.5's, and 4.57 takes those of the classes that it lists.
+    """
+    folder = shutil.copytree(repository("buffers"), tmp_path / f"mapped_{by_class}")
     weights = load_file(folder / "model.safetensors")
     renamed = {name.replace("layers.", "blocks."): weight for name, weight in weights.items()}
     assert renamed.keys() != weights.keys()
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
-    file = InputsFile(keywords={"key_mapping": {r"^blocks\.": "layers."}})
+    renames = {r"^blocks\.": "layers."}
+    file = InputsFile(keywords={} if by_class else {"key_mapping": renames})
+    if by_class:
+        if not is_line_5():
+            pytest.skip("4.57 takes the map of a class only where its list names it")
+        (code,) = folder.glob("modeling_*.py")
+        text = code.read_text()
+        own = f"\n    _checkpoint_conversion_mapping = {renames!r}\n"
+        opened = re.search(r"class \w+\(PreTrainedModel\):\n", text)
+        code.write_text(text.replace(opened[0], opened[0] + own))
     checkpoint = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
     model = load_model(checkpoint, device="cpu")
     for name, weight in model.named_parameters():

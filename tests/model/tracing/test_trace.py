@@ -331,3 +331,8 @@ def test_beside_a_projector_that_is_named_the_encoder_is_traced() -> None:
     assert (found_by, parts.vision_encoder.name) == ("by hand", "vision")
     with pytest.raises(UnreadWeights):
         find_or_trace(model, named, lambda: inputs, unread=True)
+    # And the projector beside an encoder that is named (LLaVAR).
+    of_encoder = {**named, "projector": None, "vision_encoder": "vision"}
+    named = {role: name for role, name in of_encoder.items() if name}
+    parts, found_by = find_or_trace(model, named, lambda: inputs)
+    assert (found_by, parts.projector.name) == ("by hand", "connector")
