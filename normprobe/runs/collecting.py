@@ -499,8 +499,10 @@ def untiled(model: MeasuredModel, batch: Batch) -> str:
 
 def begun_twice(model: MeasuredModel, batch: Batch) -> str:
     """A warning where code of a model's own is given prompts that open with two begin tokens."""
+    if model.begin_id is None or is_native(model.model):
+        return ""
     ids, mask = text_ids(batch.inputs, model.parts)
-    if ids is None or is_native(model.model) or model.begin_id is None:
+    if ids is None:
         return ""
     held = torch.ones_like(ids).bool() if mask is None else mask.bool()
     opening = [row[kept][:2].tolist() for row, kept in zip(ids, held, strict=True)]

@@ -84,7 +84,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(collecting, "prefetched", batches)
     torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
     parts = SimpleNamespace(fusion="in-sequence")
-    model: Any = SimpleNamespace(model=torch_model, parts=parts, positions=None, has_decoder=False)
+    model: Any = SimpleNamespace(
+        model=torch_model, parts=parts, positions=None, has_decoder=False, begin_id=None
+    )
     builder: Any = SimpleNamespace()
     store, data = RunStore({"command": "layers"}), open_data("sample", limit=5)
 
