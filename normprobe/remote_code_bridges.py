@@ -274,6 +274,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             yield
             for module_name in sys.modules.keys() - before:
                 for foreign in _classes_in(module_name):
+                    bridge_default_rope(sys.modules[module_name])
                     _bridge_class(foreign)
     finally:
         _noting.pop()

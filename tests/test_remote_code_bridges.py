@@ -124,6 +124,16 @@ def test_a_copy_of_a_config_puts_the_token_of_the_hub_among_its_arguments(
     assert arguments == {"revision": "main"}
 
 
+def test_plain_rotary_tables_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLaVA-OneVision-1.5's code outside of a repository."""
+    code = "from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS\nclass Rotary: ...\n"
+    (tmp_path / "of_plain_tables.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with remote_code_bridges.foreign_code(True, []):
+        package = importlib.import_module("of_plain_tables")
+    assert "default" in package.ROPE_INIT_FUNCTIONS
+
+
 def test_the_function_of_plain_rotary_tables() -> None:
     module: Any = ModuleType("older")
     module.ROPE_INIT_FUNCTIONS = ROPE_INIT_FUNCTIONS

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, signature
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from normprobe.model.config import UnknownCode, fields, read_config_file
 from normprobe.model.find.parts import candidates, guesses, size_of
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.partial_load import build_on_meta
+from normprobe.model.provenance import text_ids
 from normprobe.options import MODULE_ROLES, Loading
 from normprobe.probe import Probe
 from normprobe.runs.model_source import CheckpointSource
@@ -77,7 +79,8 @@ _GUESS = "a guess"  # in each line that nothing told
 
 #: What a file that is begun anew has of its own; the rest of the file before it is kept.
 _BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD", "PADDED"}
-_TURN, _IMAGE = "USER: {images}{prompt} ASSISTANT:", "<image>\n"
+_TURN = "USER: {images}{prompt} ASSISTANT:"
+_IMAGES = ("<image>\n", "<image>".join(_AROUND) + "\n")
 
 _FACTS = """forward of {model_class} takes
     {takes}
@@ -236,7 +239,21 @@ def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) ->
     told = ", ".join(f"{n} {group}" for group, n in zip(held["group"], held["tokens"], strict=True))
     if VISUAL not in set(held["group"]):
         return f"one sample is measured with it, and has no visual tokens ({told}): add its pixels"
-    return f"one sample is measured with it: {told} tokens"
+    return f"one sample is measured with it: {told} tokens{_as_read(probe)}"
+
+
+def _as_read(probe: Probe) -> str:
+    """The prompt of that sample as its ids say it, with what stands for pictures in brackets."""
+    builder, parts = probe.source.builder, probe.parts
+    ids, mask = text_ids(builder.build([*open_data("sample", limit=1)]), parts)
+    if ids is None or builder.tokenizer is None:
+        return ""
+    told, held = "", ids[0] if mask is None else ids[0][mask[0].bool()]
+    for stands, run in groupby(held.tolist(), lambda n: n < 0 or n in parts.image_token_ids):
+        numbers = [*run]
+        words = f"[{len(numbers)} x {numbers[0]}]" if stands else builder.tokenizer.decode(numbers)
+        told += words
+    return f"\nits prompt: {visible(repr(told))}"
 
 
 def _kept(path: Path) -> str:
@@ -248,7 +265,7 @@ def _kept(path: Path) -> str:
         for target in node.targets if isinstance(node, ast.Assign) else ():
             named |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
         of_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        own = named & {"TURN", "IMAGE"} and _value(node) not in (_TURN, _IMAGE, None)
+        own = named & {"TURN", "IMAGE"} and _value(node) not in (_TURN, *_IMAGES, None)
         # No docstring; a call such as sys.path.insert stays.
         if own or (not named & _BEGUN and not of_text):
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -318,6 +319,8 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     assert "--inputs begun.py --write OTHER.py" in begun.stdout
     followed = invoke("inputs", ".", "--inputs", "begun.py", "--write", "followed.py")
     assert "one sample is measured with it: 16 visual" in followed.stdout, followed.output
+    (told,) = re.findall("^its prompt: (.+)$", followed.stdout, re.MULTILINE)
+    assert re.search(r"\[1 x -?\d+\]", told), told
     assert "def setup():\n    import support.inserting_package" in Path("followed.py").read_text()
     assert Path("followed.py").read_text().count("def load_processor(") == 1
     rng = np.random.default_rng(0)
