@@ -93,7 +93,10 @@ _OF_CHECKPOINT = re.compile(
 )
 
 #: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
-_REFUSALS = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError)
+_REFUSALS = (
+    *(ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError),
+    *(UnboundLocalError, ArithmeticError),
+)
 
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
 _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")

@@ -579,3 +579,16 @@ def test_a_part_without_an_attention_of_its_own_is_named() -> None:
     with pytest.raises(NormprobeError, match="Tower in Sequential looks up None") as raised:
         run_until(nn.Sequential(Tower()), {"input": torch.ones(1)})
     assert 'model.PART.config._attn_implementation = "eager"' in raised.value.remedy
+
+
+def test_a_name_that_a_case_leaves_unbound_is_told() -> None:
+    """TinyLLaVA-Video's forward binds its rows for clips alone."""
+
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dim() == 5:
+                rows = x
+            return rows
+
+    with pytest.raises(NormprobeError, match="Branching fails on these inputs: .*'rows'"):
+        run_until(Branching(), {"x": torch.ones(1)})

@@ -312,9 +312,11 @@ def retraced(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Parts
     except NormprobeError:
         return None
     same = parts.decoder_layers == traced.decoder_layers and traced.vision_encoder is not None
-    if not same or traced.projector is None:
+    if not same:
         return None
     sides = {"vision_encoder", "projector", "visual_embedding", "class_rows"} - parts.named
+    if traced.projector is None:  # what is called once a sample may not be told (VideoLLaMB)
+        sides -= {"projector", "visual_embedding"}
     return replace(parts, **{side: getattr(traced, side) for side in sides})
 
 

@@ -1,7 +1,7 @@
 """A trace of the tiny models: the parts it finds, the model after it, and its memory."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -317,6 +317,19 @@ def test_a_part_that_was_named_stays_where_the_vision_side_is_traced_again() -> 
     assert again is not None and again.projector is not None
     assert again.projector.name == projector
     assert again.vision_encoder.name == trace_parts(model, tiny_inputs(model)).vision_encoder
+
+
+def test_a_trace_without_a_projector_leaves_the_one_that_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """VideoLLaMB's is called once a sample, and no trace tells it then."""
+    model = model_of("llava")
+    parts, inputs = find_parts(model), tiny_inputs(model)
+    other = replace(parts, projector=None, vision_encoder=parts.decoder_layers)
+    monkeypatch.setattr("normprobe.model.tracing.trace._traced", lambda *_: other)
+    again = retraced(model, parts, inputs)
+    assert again is not None and again.projector == parts.projector is not None
+    assert again.vision_encoder == other.vision_encoder
 
 
 def test_beside_a_projector_that_is_named_the_encoder_is_traced() -> None:
