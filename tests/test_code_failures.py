@@ -590,5 +590,5 @@ def test_a_name_that_a_case_leaves_unbound_is_told() -> None:
                 rows = x
             return rows
 
-    with pytest.raises(NormprobeError, match="Branching fails on these inputs: .*'rows'"):
+    with pytest.raises(NormprobeError, match=r"Branching fails on these inputs: .*'rows'"):
         run_until(Branching(), {"x": torch.ones(1)})
