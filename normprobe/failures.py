@@ -95,7 +95,7 @@ _OF_CHECKPOINT = re.compile(
 #: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
 _REFUSALS = (
     *(ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError),
-    *(UnboundLocalError, ArithmeticError),
+    UnboundLocalError,
 )
 
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.

@@ -167,9 +167,11 @@ class _Forward:
     def refuse_several_passes(self, model: MeasuredModel) -> None:
         number, calls = self.calls.most_common(1)[0]
         if calls > 1:
+            stack = model.parts.decoder_layers
+            named = f" ({stack.name}; --part decoder_layers=NAME names others)" if stack else ""
             raise NormprobeError(
-                f"decoder layer {number} of {model} runs {calls} times in one forward: expected "
-                "once",
+                f"decoder layer {number} of {model}{named} runs {calls} times in one forward: "
+                "expected once",
                 "layers that are looped over are not supported; `normprobe interface` reads before "
                 "them, and a module around each loop, named as decoder_layers, is one layer"
                 if self._looped

@@ -132,7 +132,8 @@ def note_verified(run: RunStore, parts: Parts, traced: TracedParts) -> None:
     table = verify(parts, traced)
     run.note(verified=table.to_dict("records"))
     for _, row in table.iterrows():
-        word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
+        found = row["traced"] if isinstance(row["traced"], str) else "none"
+        word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {found}"
         log.warning("%s: %s %s", row["part"].replace("_", " "), row["static"], word)
     if not table["agree"].all():
         doubt(run, "parts differ from a trace of the running model, see `verified`")

@@ -133,7 +133,8 @@ _TILES = """
         from {module} import process_images
 
         look = model.get_vision_tower().image_processor
-        look.size = dict(look.size)  # older code asks whether it is one
+        if hasattr(look.size, "keys"):
+            look.size = dict(look.size)  # older code asks whether it is one
         made["pixel_values"] = process_images(pictures, look, model.config)
         made["image_sizes"] = [picture.size for picture in pictures]"""
 #: Of a copy of InternVL's chat layout, as Mini-Monkey is.

@@ -1,6 +1,7 @@
 """The parts of a model that normprobe measures, and what an error says where one is not found."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -179,11 +180,11 @@ def class_rows_of(encoder: Part | None, model: nn.Module | None = None) -> int:
     if model is not None and around and not _cuts_patches(module):
         outer = model.get_submodule(around)
         module = outer if _cuts_patches(outer) else module
-    return sum(
-        parameter.shape[-2] if parameter.dim() > 1 else 1
-        for name, parameter in module.named_parameters()
-        if _CLASS_TOKENS.search(name)
-    )
+    rows = Counter[str]()
+    for name, parameter in module.named_parameters():
+        if _CLASS_TOKENS.search(name):
+            rows[name.rpartition(".")[0]] += parameter.shape[-2] if parameter.dim() > 1 else 1
+    return next(iter(rows.values()), 0)  # of the first of several encoders (MoVA)
 
 
 def _cuts_patches(module: nn.Module) -> bool:

@@ -82,3 +82,7 @@ def test_class_and_register_tokens_are_counted_one_by_one() -> None:
     for name, shape in {**shapes, "position_embedding": [1, 9, 8]}.items():
         tower.register_parameter(name, nn.Parameter(torch.zeros(shape)))
     assert class_rows_of(Part("tower", tower)) == 1 + 1 + 4
+    both = nn.Module()  # of several encoders those of the first count (MoVA)
+    both.first, both.other = nn.Module(), tower
+    both.first.class_embedding = nn.Parameter(torch.zeros(8))
+    assert class_rows_of(Part("both", both)) == 1

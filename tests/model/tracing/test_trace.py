@@ -319,6 +319,17 @@ def test_a_part_that_was_named_stays_where_the_vision_side_is_traced_again() -> 
     assert again.vision_encoder.name == trace_parts(model, tiny_inputs(model)).vision_encoder
 
 
+def test_a_projector_that_what_stands_behind_it_hides_is_no_disagreement() -> None:
+    """SlowFast-LLaVA pools its rows, and an inputs file says so."""
+    model = model_of("llava")
+    parts = find_parts(model)
+    traced = replace(trace_parts(model, tiny_inputs(model)), projector=None)
+    for behind in ("", "rows are pooled"):
+        told = verify(replace(parts, behind=behind), traced).set_index("part")["agree"]
+        assert told["projector"] == bool(behind)
+        assert told.drop("projector").all()
+
+
 def test_a_trace_without_a_projector_leaves_the_one_that_was_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
