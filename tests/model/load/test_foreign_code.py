@@ -28,6 +28,7 @@ from support.tiny_models import tiny_model
 from normprobe import NormprobeError, Probe
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import restore_buffers
 from normprobe.model.load.partial_load import build_on_meta, restore_buffers
 from normprobe.model.load.plan import plan_loading
 from normprobe.versions import is_line_5, load_and_report
@@ -101,6 +102,14 @@ def test_tables_that_no_checkpoint_holds_are_those_of_init(
         torch.testing.assert_close(rotary.inv_freq, made[1].rotary.inv_freq, rtol=0, atol=0)
         torch.testing.assert_close(rotary.offset, made[1].rotary.offset, rtol=0, atol=0)
         assert rotary.scale == made[1].rotary.scale == 1.5
+
+
+def test_what_a_load_left_in_a_buffer_is_replaced(opened: Checkpoint, made: Any) -> None:
+    """It may be anything; that of ``load_model`` is 0 by chance where memory is new."""
+    model: Any = load_model(opened)
+    model.rotary.inv_freq.fill_(7.0)
+    assert restore_buffers(opened, model) == ["rotary.inv_freq"]
+    torch.testing.assert_close(model.rotary.inv_freq, made[1].rotary.inv_freq, rtol=0, atol=0)
 
 
 def test_the_bridges_are_named(opened: Checkpoint) -> None:
