@@ -28,7 +28,6 @@ from support.tiny_models import tiny_model
 from normprobe import NormprobeError, Probe
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load.loading import load_model
-from normprobe.model.load.partial_load import restore_buffers
 from normprobe.model.load.partial_load import build_on_meta, restore_buffers
 from normprobe.model.load.plan import plan_loading
 from normprobe.versions import is_line_5, load_and_report
