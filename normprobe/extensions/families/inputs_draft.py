@@ -133,7 +133,7 @@ _TILES = """
         from {module} import process_images
 
         look = model.get_vision_tower().image_processor
-        if hasattr(look.size, "keys"):
+        if hasattr(look.size, "get"):
             look.size = dict(look.size)  # older code asks whether it is one
         made["pixel_values"] = process_images(pictures, look, model.config)
         made["image_sizes"] = [picture.size for picture in pictures]"""
