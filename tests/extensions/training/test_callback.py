@@ -428,7 +428,8 @@ plain, mean = tiny_model("llava").train(), {}
 for each in (0, 1):  # the gradient that both see, and the states of the first process
     inputs = tiny_inputs(plain, 3, seed=each)
     if each == 0:
-        norms = select(normprobe.probe_layers(plain, inputs, special_token_ids=[]), "norm", layer=2, group="text")
+        table = normprobe.probe_layers(plain, inputs, special_token_ids=[])
+        norms = select(table, "norm", layer=2, group="text")
     (plain(**inputs, labels=inputs["input_ids"]).loss / 2).backward()
 projector = normprobe.find_parts(plain).projector.module
 gradient = sum(float(w.grad.double().square().sum()) for w in projector.parameters()) ** 0.5
