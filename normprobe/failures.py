@@ -281,9 +281,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             "pass ids of its own tokenizer; an id that stands for a picture has to be one that its "
             "forward replaces",
         )
-    if isinstance(error, KeyError) and error.args == (None,):  # VideoLLaMB's tower, on 4.57
-        *_, (frame, _) = walk_tb(error.__traceback__)
-        part = type(frame.f_locals.get("self")).__name__
+    if part := _without_attention(error):  # VideoLLaMB's tower, on 4.57
         return NormprobeError(
             f"{part} in {name} looks up None, which is no attention of transformers",
             "where its part is made without one, name it in prepare(model, processor) of --inputs "
@@ -315,6 +313,17 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
         f"{name} fails on these inputs: {what}",
         f"{check}, or try --batch-size 1; NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
     )
+
+
+def _without_attention(error: Exception) -> str:
+    """The class of the module that looks its attention up by None; empty where none does."""
+    if not isinstance(error, KeyError) or error.args != (None,):
+        return ""
+    for frame, number in reversed([*walk_tb(error.__traceback__)]):
+        if hasattr(module := frame.f_locals.get("self"), "named_modules"):
+            line = linecache.getline(frame.f_code.co_filename, number)
+            return type(module).__name__ if "attention" in line.lower() else ""
+    return ""
 
 
 def _calls_otherwise(model: Any, what: str) -> bool:
@@ -440,10 +449,7 @@ def missing_packages(error: BaseException) -> list[str]:
 
 
 def hidden_cause(error: Exception) -> Exception | None:
-    """Why a name is not in a package that passes over what its modules raise, as LLaVA's does.
-
-    The module with the class of that name is imported once more.
-    """
+    """Why a class is not in a package that passes over what its module raises, as LLaVA's does."""
     found = _NO_NAME.match(str(error))
     if not isinstance(error, ImportError) or found is None or not Path(found[3]).is_file():
         return None

@@ -576,9 +576,16 @@ def test_a_part_without_an_attention_of_its_own_is_named() -> None:
             attention: Callable[..., torch.Tensor] = {"sdpa": torch.relu}[None]  # type: ignore[index]
             return attention(x)
 
+    class Other(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return {"left": x}[None]  # type: ignore[index]
+
     with pytest.raises(NormprobeError, match="Tower in Sequential looks up None") as raised:
         run_until(nn.Sequential(Tower()), {"input": torch.ones(1)})
     assert 'model.PART.config._attn_implementation = "eager"' in raised.value.remedy
+    with pytest.raises(NormprobeError) as raised:  # what it looks up is no attention
+        run_until(nn.Sequential(Other()), {"input": torch.ones(1)})
+    assert "there is no None" in raised.value.problem and "attention" not in str(raised.value)
 
 
 def test_a_name_that_a_case_leaves_unbound_is_told() -> None:

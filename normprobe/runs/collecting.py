@@ -341,8 +341,8 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     if 0 < without < units:
         few = f"{number_of(units - without, unit)} and {number_of(without, 'sample')} without"
         of = "samples"
-    if run.record.get("sample_ids") == []:  # inputs in memory: they may be of several
-        few = "1 batch" if units == 1 else few
+    if units == 1 and run.record.get("sample_ids") == []:  # inputs in memory may be of several
+        few = "1 batch"
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
     else:
@@ -508,7 +508,9 @@ def begun_twice(model: MeasuredModel, batch: Batch) -> str:
     opening = [row[kept][:2].tolist() for row, kept in zip(ids, held, strict=True)]
     if [model.begin_id] * 2 not in opening:
         return ""
-    return "a prompt opens with two begin tokens: one of TURN, one of the tokenizer?"
+    return (
+        "a prompt opens with two begin tokens: its text (TURN) holds one, the tokenizer may add one"
+    )
 
 
 def long_prompt(

@@ -73,10 +73,7 @@ def _construction(before: Mapping[str, Any]) -> list[Finding]:
 def interface_sentences(
     interface: pd.DataFrame, loudest: pd.DataFrame | None = None, *, counted: bool = True
 ) -> tuple[str, list[Finding], str]:
-    """Headline, findings and what the brackets are; all empty where nothing is compared.
-
-    Not ``counted``: how many samples there are is not known, and not said.
-    """
+    """Headline, findings and what the brackets are; all empty where nothing is compared."""
     stage, samples = visual_stage(interface), float(interface["samples"].max())
     compared = {VISUAL: _ratio(interface, stage, "geometric_ratio_to_prompt")} | {
         group: _ratio(interface, DECODER_INPUT, "geometric_ratio_to_prompt", group)

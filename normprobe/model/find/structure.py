@@ -447,16 +447,14 @@ def video_and_audio_ids(
 
 
 def _ids_in_config(model: nn.Module, fields: Sequence[str]) -> tuple[int, ...]:
-    """The ids that these fields of the config name, or of a sub-config that holds such fields.
-
-    One below 0 of code of its own stays in no prompt: rows are inserted for it (TinyLLaVA-Video).
-    """
+    """The ids that these fields of the config name, or of a sub-config that holds such fields."""
     config = transformers_config(model)
     ids: list[int] = []
     for holder in (config, *(getattr(config, name, None) for name in _HOLDERS)):
         for field in fields:
             value = getattr(holder, field, None)
             ids.extend([value] if isinstance(value, int) else value or [])
+    # One below 0 stays in no prompt: code of its own inserts rows for it (TinyLLaVA-Video).
     return tuple(dict.fromkeys(each for each in ids if each >= 0 or is_native(model)))
 
 

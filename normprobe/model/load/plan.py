@@ -211,15 +211,13 @@ def plan_loading(
 
 
 def _renamed(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint | None:
-    """With the renames that a class of its own states; transformers 5 passes over them.
-
-    None where it states none, or others were given (LLaVA-OneVision-1.5).
-    """
+    """With the renames that its own class states, and transformers 5 passes over, if there are."""
     renames = getattr(model, "_checkpoint_conversion_mapping", None)
     given = "key_mapping" in checkpoint.keywords
     if not renames or given or is_native(model) or not is_line_5():
         return None
-    checkpoint.bridges.append("_checkpoint_conversion_mapping")
+    if "_checkpoint_conversion_mapping" not in checkpoint.bridges:
+        checkpoint.bridges.append("_checkpoint_conversion_mapping")
     return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": dict(renames)})
 
 
