@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from inspect import Parameter, signature
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +17,12 @@ from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.extensions.families.package_code import (
+    cuts_tiles,
+    loads_later,
+    modules_of,
+    turn_of,
+)
 from normprobe.failures import PREPARED
 from normprobe.inputs.chat import image_token
 from normprobe.inputs.inputs_file import read_inputs_file
@@ -79,6 +84,9 @@ _GUESS = "a guess"  # in each line that nothing told
 
 #: What a file that is begun anew has of its own; the rest of the file before it is kept.
 _BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD", "PADDED"}
+#: What stands in a file whose ``setup`` imports a class that was found.
+_FOUND = re.compile(rf"^    import .*# {_GUESS}: ", re.MULTILINE)
+_NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
 _TURN = "USER: {images}{prompt} ASSISTANT:"
 _IMAGES = ("<image>\n", "<image>".join(_AROUND) + "\n")
 
@@ -166,11 +174,19 @@ _LOOK = """look = transformers.AutoImageProcessor
     """
 _SETUP = """
 def setup():
-    raise ImportError({what})  # a guess
+    {what}  # a guess{others}
 
-
+"""
+_UNPREPARED = """
 def prepare(model, processor):
     pass  # a guess; what its code loads later, such as model.get_vision_tower().load_model()
+
+"""
+_PREPARED_LATER = """
+def prepare(model, processor):
+    for part in [*model.modules()]:  # a guess: all that its code loads later
+        if getattr(part, "is_loaded", True) is False:
+            part.load_model()
 
 """
 
@@ -188,6 +204,18 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     """
     if path.exists():
         raise NormprobeError(f"{path} exists", "write to another file, or remove it")
+    told, text = _begun(model, path, loading)
+    if loading.trust_remote_code and _FOUND.search(text):
+        try:
+            told, text = _begun(model, path, replace(loading, inputs=path))
+        except NormprobeError as failure:  # what it imports may need another transformers
+            told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
+    guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if _GUESS in line]
+    return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+
+
+def _begun(model: str, path: Path, loading: Loading) -> tuple[str, str]:
+    """Write the file; what came of a sample, and the text that is written."""
     source: Any = None
     try:
         source = Probe(model, **vars(loading)).source
@@ -209,8 +237,7 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
         if re.search(r"where [\w ]*\blabels\b[\w ]* (is|are) None", told):
             text = _written(path, _text(model, path.name, loading, source, kept, said, ["labels"]))
             told = _tried(model, path, loading, left_out)
-    guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if _GUESS in line]
-    return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+    return told, text
 
 
 def _written(path: Path, text: str) -> str:
@@ -266,9 +293,10 @@ def _kept(path: Path) -> str:
         for target in node.targets if isinstance(node, ast.Assign) else ():
             named |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
         of_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        unedited = isinstance(node, ast.FunctionDef) and ast.unparse(node) == _NOTHING_PREPARED
         own = named & {"TURN", "IMAGE"} and _value(node) not in (_TURN, *_IMAGES, None)
         # No docstring; a call such as sys.path.insert stays.
-        if own or (not named & _BEGUN and not of_text):
+        if own or not (named & _BEGUN or of_text or unedited):
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it
         last = node.end_lineno or last
     return kept and kept.rstrip() + "\n"
@@ -318,7 +346,7 @@ def _text(
         refused = failure.problem
     except (*REFUSALS, ImportError) as error:
         refused = first_line(error)
-    cutting = "" if made else _cuts_tiles(model, settings)
+    cutting = "" if made else cuts_tiles(model, settings)
     squares = not made and _is_internvl_chat(model, tokenizer_of(processor), kept)
     before = kept
     if squares:
@@ -327,11 +355,9 @@ def _text(
         asks = "" if cutting else _otherwise_cut(settings)
         before += _by_hand(name, loading, settings, processor, model, kept, asks)
     if source is None and "def setup(" not in kept:
-        its_class = (settings.get("architectures") or [settings.get("model_type")])[0]
-        if hasattr(transformers, str(its_class)):  # an adapter's config names that of its base
-            its_class = f"the class for the type {settings.get('model_type')}"
-        what = f"import the module of {its_class} here"
-        before += _SETUP.format(what=repr(what))
+        before += _setup(settings)
+    if "def prepare(" not in before and (source is None or loads_later(model)):
+        before += _UNPREPARED if source is None else _PREPARED_LATER
     names = {id(module): each for each, module in model.named_modules()}
     takes = [p.name for p in parameters] or [*_USUAL]
     taken = [*_taken(takes, made, ("image_sizes",) if cutting else ())]
@@ -376,6 +402,20 @@ def _text(
         given=given,
         parts=_lines(_parts(model, names, loading.parts)),
     )
+
+
+def _setup(settings: Mapping[str, Any]) -> str:
+    """A ``setup`` that imports the class that a config names, where a package has it."""
+    its_class = (settings.get("architectures") or [settings.get("model_type")])[0]
+    if hasattr(transformers, str(its_class)):  # an adapter's config names that of its base
+        its_class, found = f"the class for the type {settings.get('model_type')}", []
+    else:
+        found = modules_of(settings)
+    if not found:
+        what = f"import the module of {its_class} here"
+        return _SETUP.format(what=f"raise ImportError({what!r})", others="")
+    more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
+    return _SETUP.format(what=f"import {found[0]}", others=f": {its_class} is there{more}")
 
 
 def _by_hand(
@@ -438,8 +478,12 @@ def _by_hand(
         given if len(given) == 3 and {type(v) for v in given} <= {int, float} else list(usual)
         for given, usual in zip(numbers, middle, strict=True)
     )
-    if getattr(tokenizer, "chat_template", None):
-        turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
+    by_package, module = turn_of(model)
+    if by_package:
+        turn = f"{by_package!r}  # {_GUESS}: default_conversation of {module}"
+    elif getattr(tokenizer, "chat_template", None):
+        turn = f"None  # {_GUESS}: the chat template's, or a text as "
+        turn += '"{images}Question: {prompt} Answer:"'
     else:
         turn = f'"{_TURN}"  # {_GUESS}'
     ends = [number(end) for end in _ENDS]
@@ -486,18 +530,6 @@ def _is_internvl_chat(model: nn.Module, tokenizer: Any, kept: str) -> bool:
         and "<IMG_CONTEXT>" in (tokenizer.get_vocab() if tokenizer else ())
         and "def load_processor(" not in kept
     )
-
-
-def _cuts_tiles(model: nn.Module, settings: Mapping[str, Any]) -> str:
-    """The module of the model's package that cuts pictures into the tiles its config asks for."""
-    package = type(model).__module__.partition(".")[0]
-    if "anyres" not in str(settings.get("image_aspect_ratio")):
-        return ""
-    for name in (f"{package}.mm_utils", f"{package}.util.mm_utils"):
-        with suppress(ImportError, AttributeError):
-            if hasattr(model, "get_vision_tower") and import_module(name).process_images:
-                return name
-    return ""
 
 
 def _otherwise_cut(settings: Mapping[str, Any]) -> str:

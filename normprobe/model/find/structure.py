@@ -59,7 +59,7 @@ _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
 #: Children of the encoder's parent that are no projector.
 _NO_PROJECTOR = re.compile(
-    r"audio|speech|sound|video|tower|lm_head|norm$|embed_tokens$|vqmodel|^gen_"
+    r"audio|speech|sound|video|tower|router|lm_head|norm$|embed_tokens$|vqmodel|^gen_"
 )
 
 #: Children of the audio encoder's parent that project what it hands over.

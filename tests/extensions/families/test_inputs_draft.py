@@ -29,16 +29,20 @@ from transformers import (
 )
 
 from normprobe import Probe, load_run
+from normprobe.extensions.families import inputs_draft
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_registered() -> Iterator[None]:
     """A test that imports the package leaves it to others as it was: they run in any order."""
     yield
-    sys.modules.pop("support.inserting_package", None)
-    CONFIG_MAPPING._extra_content.pop("inserting", None)
+    for module in ("support.inserting_package", *(m for m in sys.modules if m[:5] == "later")):
+        sys.modules.pop(module, None)
+    for model_type in ("inserting", "later"):
+        CONFIG_MAPPING._extra_content.pop(model_type, None)
     models = AutoModelForCausalLM._model_mapping._extra_content
-    for config in [config for config in models if config.__name__ == "InsertingConfig"]:
+    names = ("InsertingConfig", "LaterConfig")
+    for config in [config for config in models if config.__name__ in names]:
         del models[config]
 
 
@@ -302,6 +306,7 @@ def test_a_file_makes_ids_and_pixels_by_itself(
 ) -> None:
     """Rows inserted in forward, no processor, a type of a package: one line to edit."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inputs_draft, "modules_of", lambda settings: [])  # it lies elsewhere
     body = a_checkpoint(tmp_path)
     begun = invoke("inputs", ".", "--write", "begun.py")
     assert begun.exit_code == 0, begun.output
@@ -362,11 +367,131 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     assert "forward may ask for image_sizes, which TAKES leaves out; else " in fails.stdout
 
 
+#: A package whose model reads no picture before its tower is loaded.
+LATER = {
+    "__init__": "",
+    "modeling": """
+from support.inserting_package import InsertingConfig, InsertingForCausalLM, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+class LaterConfig(InsertingConfig):
+    model_type = "later"
+
+class Tower(nn.Module):
+    is_loaded = False
+
+    def load_model(self):
+        self.is_loaded = True
+
+class LATER(InsertingForCausalLM):
+    config_class = LaterConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.tower = Tower()
+
+    def forward(self, input_ids, attention_mask=None, images=None):
+        if not self.tower.is_loaded:
+            raise ValueError("no tower")
+        return super().forward(input_ids, attention_mask, images)
+
+AutoConfig.register("later", LaterConfig)
+AutoModelForCausalLM.register(LaterConfig, LATER)
+""",
+    "conversation": """
+from types import SimpleNamespace
+
+class Talk(SimpleNamespace):
+    roles, messages = ("Q", "A"), ["of before"]
+
+    def copy(self):
+        return Talk()
+
+    def append_message(self, role, text):
+        self.messages.append(f"{role}: {text}" if text else f"{role}:")
+
+    def get_prompt(self):
+        return " ".join(["Be brief.", *self.messages])
+
+default_conversation = Talk()
+""",
+}
+
+
+def test_a_package_on_the_path_is_found_and_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tower of LLaVA's kin, loaded once the model is made: no line to edit."""
+    monkeypatch.chdir(tmp_path)
+    body = a_checkpoint(tmp_path)
+    code = Path(tmp_path, "code", "later")
+    code.mkdir(parents=True)
+    monkeypatch.syspath_prepend(code.parent)
+    for name, text in LATER.items():
+        (code / f"{name}.py").write_text(text.replace("LATER", "LaterForCausalLM"))
+    config = json.loads(Path("config.json").read_text())
+    named = {"model_type": "later", "architectures": ["LaterForCausalLM"]}
+    Path("config.json").write_text(json.dumps(config | named))
+    untrusted = invoke("inputs", ".", "--write", "untrusted.py")
+    assert untrusted.exit_code == 0, untrusted.output
+    text = Path("untrusted.py").read_text()
+    found = "    import later.modeling  # a guess: LaterForCausalLM is there\n"
+    assert found in text
+    assert "not measured with it yet" in untrusted.stdout
+    assert "later.modeling" not in sys.modules
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert "one sample is measured with it: 16 visual" in begun.stdout, begun.output
+    text = Path("begun.py").read_text()
+    assert found in text
+    assert text.count("def prepare(") == 1 and "for part in [*model.modules()]:  # a guess" in text
+    turn = "TURN = 'Be brief. Q: {images}{prompt} A:'  # a guess: default_conversation of later"
+    assert f"{turn}.conversation\n" in text
+    Image.effect_noise((24, 32), 50).convert("RGB").save("a.png")
+    rows = [{"id": "one", "prompt": "And this one?", "images": ["a.png"]}]
+    Path("one.jsonl").write_text(json.dumps(rows[0]))
+    done = invoke(
+        "layers",
+        ".",
+        "--trust-remote-code",
+        "--inputs",
+        "begun.py",
+        "--data",
+        "one.jsonl",
+        "-o",
+        "out",
+    )
+    assert done.exit_code == 0, done.output
+    check_norms(body, rows, load_run("out").table, "Be brief. Q: {} A:")
+
+
+def test_an_import_that_fails_leaves_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_checkpoint(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    lacking = "import a_package_that_nobody_has\n\n\nclass LackingForCausalLM:\n    pass\n"
+    Path("lacking.py").write_text(lacking)
+    config = json.loads(Path("config.json").read_text())
+    named = {"model_type": "lacking", "architectures": ["LackingForCausalLM"]}
+    Path("config.json").write_text(json.dumps(config | named))
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    assert (
+        "not measured with it yet: setup() of begun.py fails: ModuleNotFoundError" in begun.stdout
+    )
+    assert (
+        "    import lacking  # a guess: LackingForCausalLM is there\n"
+        in Path("begun.py").read_text()
+    )
+
+
 def test_code_that_a_checkpoint_names_and_lacks_is_imported_by_setup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Xmodel-VLM, whose package holds the code that its config.json names."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inputs_draft, "modules_of", lambda settings: [])  # it lies elsewhere
     body = a_checkpoint(tmp_path)
     config = json.loads(Path("config.json").read_text())
     code = {"AutoConfig": "own.InsertingConfig", "AutoModelForCausalLM": "own.InsertingForCausalLM"}
@@ -726,13 +851,15 @@ def test_what_stands_for_a_picture_is_no_end_of_one(
     assert f"IMAGE_IDS = [{expected}] *" in told
 
 
-def check_norms(body: Inserting, rows: list, table: object) -> None:
+def check_norms(
+    body: Inserting, rows: list, table: object, turn: str = "USER: {} ASSISTANT:"
+) -> None:
     """Each layer and group beside float64, of prompts that are written here."""
     vocabulary = byte_tokenizer((), None)
     norms = defaultdict(list)
     for row in rows:
         marks = "<image>\n" * len(row["images"]) * ("<image>" not in row["prompt"])
-        pieces = f"USER: {marks}{row['prompt']} ASSISTANT:".split("<image>")
+        pieces = turn.format(f"{marks}{row['prompt']}").split("<image>")
         ids = vocabulary(pieces[0], add_special_tokens=False).input_ids
         for piece in pieces[1:]:
             ids += [PLACE, *vocabulary(piece, add_special_tokens=False).input_ids]

@@ -1,0 +1,139 @@
+"""What the package that holds a model's code tells of its inputs.
+
+Code that no checkpoint brings lies in a package: its class is looked for on the path, by the text
+of files alone. Once it is imported, the package says how its authors talk, cut pictures, and load
+a vision encoder later.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import normprobe
+
+#: Files that are looked through at most, and how large one of code may be.
+_FILES, _BYTES = 20_000, 1_000_000
+
+#: Folders that hold no module that is imported by its own name.
+_OTHER_FOLDERS = re.compile(r"\.|__pycache__$|build$|dist$|node_modules$|site-packages$")
+
+#: Where classes come from that are no package's of a model.
+_LIBRARIES = {"builtins", "torch", "transformers", "transformers_modules"}
+
+
+def modules_of(settings: Mapping[str, Any]) -> list[str]:
+    """Where the class is that a config names, as modules to import, the likeliest first.
+
+    Looked through are the folders of ``sys.path`` outside of Python's own, then the packages that
+    say that they need transformers. Nothing is imported.
+    """
+    name = next((n for n in settings.get("architectures") or () if isinstance(n, str)), "")
+    if not name.isidentifier():
+        return []
+    defines = re.compile(rf"^class {name}\b", re.MULTILINE)
+    of_type = f"{settings.get('model_type')}"
+    for files in (_on_path(), _of_packages()):
+        found: dict[str, tuple[bool, int]] = {}
+        for root, file in files:
+            parts = file.relative_to(root).with_suffix("").parts
+            if all(part.isidentifier() for part in parts) and defines.search(text := _read(file)):
+                module = ".".join(parts).removesuffix(".__init__")
+                found.setdefault(module, (f'"{of_type}"' not in text, len(parts)))
+        if found:
+            return sorted(found, key=lambda module: found[module])
+    return []
+
+
+def _on_path() -> Iterator[tuple[Path, Path]]:
+    """Files of code below the folders of ``sys.path`` that are neither Python's nor normprobe's."""
+    pythons = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
+    own, count = Path(normprobe.__file__).resolve().parent, 0
+    for entry in dict.fromkeys(sys.path):
+        root = Path(entry).resolve()
+        if not root.is_dir() or any(root.is_relative_to(python) for python in pythons):
+            continue
+        for folder, folders, files in os.walk(root):
+            folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))
+            folders[:] = [f for f in folders if Path(folder, f) != own]
+            for file in sorted(files):
+                if file.endswith(".py"):
+                    yield root, Path(folder, file)
+                    count += 1
+            if count > _FILES:
+                return
+
+
+def _of_packages() -> Iterator[tuple[Path, Path]]:
+    """Files of code of installed packages that need transformers; of one in place, its folder's."""
+    for package in distributions():
+        needs = [re.match(r"[\w.-]+", each) for each in package.requires or ()]
+        if package.name == "normprobe" or "transformers" not in {n[0] for n in needs if n}:
+            continue
+        for listed in package.files or ():
+            if listed.suffix == ".py":
+                yield Path(str(package.locate_file(""))), Path(str(package.locate_file(listed)))
+        with suppress(ValueError, TypeError, KeyError):
+            root = Path(json.loads(package.read_text("direct_url.json") or "")["url"][7:])
+            yield from ((root, file) for file in sorted(root.rglob("*.py")))
+
+
+def _read(file: Path) -> str:
+    with suppress(OSError):
+        if file.stat().st_size < _BYTES:
+            return file.read_text(encoding="utf-8", errors="ignore")
+    return ""
+
+
+def loads_later(model: nn.Module) -> bool:
+    """Whether a part of the model says that its weights are loaded once it is made (LLaVA)."""
+    parts = [part for part in model.modules() if hasattr(part, "load_model")]
+    return any(getattr(part, "is_loaded", None) is False for part in parts)
+
+
+def turn_of(model: nn.Module) -> tuple[str, str]:
+    """How the authors' code writes a turn by default, and the module that says so.
+
+    The text has ``{images}`` and ``{prompt}`` in it; empty where no package has such a module.
+    """
+    for name in _modules_named("conversation", model):
+        with suppress(Exception):  # code of anyone
+            talk = import_module(name).default_conversation.copy()
+            talk.messages = []
+            talk.append_message(talk.roles[0], "{images}{prompt}")
+            talk.append_message(talk.roles[1], None)
+            text = talk.get_prompt()
+            if text.count("{images}{prompt}") == 1:
+                return text, name
+    return "", ""
+
+
+def cuts_tiles(model: nn.Module, settings: Mapping[str, Any]) -> str:
+    """The module of the model's package that cuts pictures into the tiles its config asks for."""
+    if "anyres" not in str(settings.get("image_aspect_ratio")):
+        return ""
+    for name in _modules_named("mm_utils", model):
+        with suppress(ImportError, AttributeError):
+            if hasattr(model, "get_vision_tower") and import_module(name).process_images:
+                return name
+    return ""
+
+
+def _modules_named(name: str, model: nn.Module) -> list[str]:
+    """Where a package may keep such a module: beside its classes' own, or further out."""
+    places = [kind.__module__.split(".") for kind in type(model).__mro__]
+    around = [
+        ".".join(place[:length])
+        for place in places
+        if place[0] not in _LIBRARIES
+        for length in range(len(place) - 1, 0, -1)
+    ]
+    return [f"{each}{inner}.{name}" for each in dict.fromkeys(around) for inner in ("", ".util")]

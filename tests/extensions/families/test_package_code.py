@@ -1,0 +1,129 @@
+"""What the package of a model tells: where its class is, what it loads later, how it talks."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from normprobe.extensions.families.package_code import (
+    cuts_tiles,
+    loads_later,
+    modules_of,
+    turn_of,
+)
+
+NAMED = {"model_type": "planted", "architectures": ["PlantedForCausalLM"]}
+DEFINES = "class {}(object):\n    pass\n\n\nraise RuntimeError('it is read alone')\n"
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_the_class_is_found_by_the_text_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that names the type is first, then the one nearest to the path's folder."""
+    monkeypatch.syspath_prepend(tmp_path)
+    defines = DEFINES.format(NAMED["architectures"][0])
+    for name in ("pkg/deep/er/copy", "pkg/near", ".hidden/it", "build/lib/it", "not-a-name/it"):
+        write(tmp_path / f"{name}.py", defines)
+    assert modules_of(NAMED) == ["pkg.near", "pkg.deep.er.copy"]
+    write(tmp_path / "pkg/of/type/__init__.py", f'{defines}model_type = "planted"\n')
+    assert modules_of(NAMED) == ["pkg.of.type", "pkg.near", "pkg.deep.er.copy"]
+    write(
+        tmp_path / "pkg/other.py", "    class OtherForCausalLM: pass\nclass OtherForCausal: pass\n"
+    )
+    for names in (["OtherForCausalLM"], ["Planted.*"], [7], [], None):
+        assert modules_of({**NAMED, "architectures": names}) == []
+
+
+def test_installed_packages_that_need_transformers_are_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no folder of the path has it; of one that is installed in place, its own folder."""
+    site = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))  # the folder is Python's own
+    defines = DEFINES.format(NAMED["architectures"][0])
+    for name, needs in (("needing", "transformers>=4.40"), ("other", "numpy")):
+        write(site / f"{name}/model.py", defines)
+        facts = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\nRequires-Dist: {needs}\n"
+        write(site / f"{name}-1.dist-info/METADATA", facts)
+        write(site / f"{name}-1.dist-info/RECORD", f"{name}/model.py,,\n{name}/gone.py,,\n")
+    assert modules_of(NAMED) == ["needing.model"]
+    place = tmp_path / "elsewhere"
+    write(place / "inplace/model.py", DEFINES.format("InPlace"))
+    facts = "Metadata-Version: 2.1\nName: inplace\nVersion: 1\nRequires-Dist: transformers\n"
+    write(site / "inplace-1.dist-info/METADATA", facts)
+    write(site / "inplace-1.dist-info/direct_url.json", json.dumps({"url": place.as_uri()}))
+    assert modules_of({**NAMED, "architectures": ["InPlace"]}) == ["inplace.model"]
+
+
+def test_what_is_loaded_later_says_so() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    assert not loads_later(model)
+    tower = model[1]
+    tower.is_loaded = False  # of no part that could be loaded
+    assert not loads_later(model)
+    tower.load_model = lambda: None
+    assert loads_later(model)
+    tower.is_loaded = True
+    assert not loads_later(model)
+
+
+TALK = """
+class Talk:
+    roles = ("Q", "A")
+
+    def __init__(self):
+        self.messages = ["of before"]
+
+    def copy(self):
+        return Talk()
+
+    def append_message(self, role, text):
+        self.messages.append(f"{role}: {text or ''}")
+
+    def get_prompt(self):
+        return " ".join(self.messages)
+
+default_conversation = Talk()
+"""
+
+
+def test_the_turn_is_the_nearest_package_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation that fails, or that writes the turn twice, tells nothing."""
+    monkeypatch.syspath_prepend(tmp_path)
+    model = nn.Linear(2, 2)
+    monkeypatch.setattr(nn.Linear, "__module__", "talking.inner.model")
+    assert turn_of(model) == ("", "")
+    write(tmp_path / "talking/conversation.py", TALK)
+    write(tmp_path / "talking/inner/model.py", "")
+    assert turn_of(model) == ("Q: {images}{prompt} A: ", "talking.conversation")
+    twice = TALK.replace("self.messages)", "self.messages * 2)")
+    write(tmp_path / "talking/inner/util/conversation.py", twice)
+    write(tmp_path / "talking/inner/conversation.py", "raise KeyError('of its own')")
+    sys.path_importer_cache.clear()
+    assert turn_of(model) == ("Q: {images}{prompt} A: ", "talking.conversation")
+    write(tmp_path / "talking/inner/conversation.py", TALK.replace('"Q"', '"Asked"'))
+    sys.modules.pop("talking.inner.conversation", None)
+    assert turn_of(model)[0] == "Asked: {images}{prompt} A: "
+    # A class of another package, derived from this one's (FoodLMM).
+    derived = type("Derived", (nn.Linear,), {"__module__": "derived_from.model"})
+    assert turn_of(derived(2, 2))[0] == "Asked: {images}{prompt} A: "
+
+
+def test_tiles_are_asked_for_by_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    write(tmp_path / "cutting/util/mm_utils.py", "def process_images():\n    pass\n")
+    model = nn.Linear(2, 2)
+    monkeypatch.setattr(nn.Linear, "__module__", "cutting.inner.model")
+    asks = {"image_aspect_ratio": "anyres"}
+    assert cuts_tiles(model, asks) == ""
+    monkeypatch.setattr(nn.Linear, "get_vision_tower", None, raising=False)
+    assert cuts_tiles(model, asks) == "cutting.util.mm_utils"
+    assert cuts_tiles(model, {"image_aspect_ratio": "pad"}) == ""
