@@ -3,13 +3,14 @@
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from inspect import getsource
 from itertools import count
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from normprobe.errors import NormprobeError
@@ -61,6 +62,31 @@ def uncapped_doubt(model: nn.Module) -> str:
                 "--attn-implementation eager"
             )
     return ""
+
+
+def attend_eagerly_where_asked(model: nn.Module) -> list[str]:
+    """Let parts hand over the attention weights that code around them asks for; which, in words.
+
+    sdpa returns none, and code of packages reads them from a tower that it loads without another
+    attention (FasterVLM). A model of transformers that asks its own parts is left as it is.
+    """
+    changed = []
+    for name, module in model.named_modules():
+        if isinstance(module, PreTrainedModel) or not _asks_for_weights(type(module)):
+            continue
+        inside = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+        if inside and attention_in(module) - {"eager"}:
+            inside[0].set_attn_implementation("eager")
+            changed.append(f"{name} attends eagerly: its code reads attention weights")
+    return changed
+
+
+def _asks_for_weights(kind: type) -> bool:
+    if kind.__module__.startswith(("torch.", "transformers.")):
+        return False
+    with suppress(OSError, TypeError):  # a class without a file
+        return "output_attentions=True" in getsource(kind).replace(" ", "")
+    return False
 
 
 def _by_config(module: nn.Module) -> set[str]:

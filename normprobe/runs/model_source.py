@@ -26,7 +26,11 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.inputs.on_device import moved_to, transformers_config
 from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
-from normprobe.model.attention_weights import attention_in, uncapped_doubt
+from normprobe.model.attention_weights import (
+    attend_eagerly_where_asked,
+    attention_in,
+    uncapped_doubt,
+)
 from normprobe.model.checkpoint import (
     SPECIMEN,
     Checkpoint,
@@ -506,6 +510,16 @@ class CheckpointSource(ModelSource):
                 ", ".join(self.bridges),
             )
         return model
+
+    def _prepared_model(self) -> list[str]:
+        """Also of parts that ``prepare`` loads: no user asked for their attention."""
+        changed = super()._prepared_model()
+        if self.loading.attn_implementation is not None or not self.loading.trust_remote_code:
+            return changed
+        asked = attend_eagerly_where_asked(self._model)
+        for change in asked:
+            log.warning("note: %s", change)
+        return [*changed, *asked]
 
     def _has_unread(self) -> bool:
         if self.plan is None or self.plan.keys is None:

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import CLIPVisionConfig, CLIPVisionModel, Gemma2Config, Gemma2ForCausalLM
 
 from normprobe import Probe
-from normprobe.model.attention_weights import attention_in
+from normprobe.model.attention_weights import attend_eagerly_where_asked, attention_in
 from normprobe.versions import is_line_5
 
 
@@ -48,3 +48,39 @@ def test_a_cap_of_scores_that_sdpa_leaves_out_is_in_doubt(attention: str, doubte
     model.config._attn_implementation = "eager"
     states += [model(**inputs, output_hidden_states=True).hidden_states[1]]
     assert torch.allclose(*states, rtol=1e-3) != doubted
+
+
+class Asking(nn.Module):
+    """As FasterVLM's tower, which chooses patches by what the class token attends to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+        config = CLIPVisionConfig(**sizes, num_attention_heads=2, image_size=4, patch_size=2)
+        config._attn_implementation = "sdpa"
+        self.tower = CLIPVisionModel(config)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.tower(pixels, output_attentions=True).attentions[-1]
+
+
+class Leaving(Asking):
+    """It asks for nothing."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.tower(pixels).last_hidden_state
+
+
+def test_a_tower_hands_over_the_attention_that_code_around_it_reads() -> None:
+    pixels = torch.randn(1, 3, 4, 4)
+    model = nn.ModuleDict({"seen": Asking(), "left": Leaving()})
+    with torch.no_grad():
+        left = model["left"](pixels)
+        (told,) = attend_eagerly_where_asked(model)
+        assert told == "seen attends eagerly: its code reads attention weights"
+        assert model["seen"](pixels).sum().item() == pytest.approx(2 * 5)
+        assert attention_in(model["left"]) == {"sdpa"}
+        assert torch.equal(model["left"](pixels), left)
+    assert attend_eagerly_where_asked(model) == []
+    # A model of transformers, or one that is derived from it, has its own way.
+    assert attend_eagerly_where_asked(model["left"].tower) == []
