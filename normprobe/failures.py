@@ -251,7 +251,8 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
         return None
     if missing_packages(error):
         return code_failure(error, name, version_of(model))
-    if not (runs_own_code(model) or isinstance(error, _REFUSALS)):
+    of_checkpoint = bool(getattr(getattr(model, "config", None), "name_or_path", ""))
+    if not (runs_own_code(model) or of_checkpoint or isinstance(error, _REFUSALS)):
         return None
     if _ROOT_FIRST in str(error):
         return NormprobeError(

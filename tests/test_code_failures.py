@@ -597,5 +597,15 @@ def test_a_name_that_a_case_leaves_unbound_is_told() -> None:
                 rows = x
             return rows
 
+    class Lacking(nn.Module):
+        """As ViLAMP's tower, whose attention is of a package that is not there."""
+
+        config = transformers.PretrainedConfig(name_or_path="of/a-checkpoint")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return attention_of_a_package(x)  # type: ignore[name-defined,no-any-return]  # noqa: F821
+
     with pytest.raises(NormprobeError, match=r"Branching fails on these inputs: .*'rows'"):
         run_until(Branching(), {"x": torch.ones(1)})
+    with pytest.raises(NormprobeError, match=r"Lacking fails .*'attention_of_a_package' is not"):
+        run_until(Lacking(), {"x": torch.ones(1)})

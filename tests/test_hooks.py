@@ -153,6 +153,13 @@ def test_the_hidden_state_is_found_in_what_layers_return(value: object) -> None:
         ((None, [None, torch.ones(1, 2)]), (1, 1)),
         ({"loss": torch.ones(1, 1), "last_hidden_state": torch.ones(1, 2)}, ("last_hidden_state",)),
         ((torch.ones(3), {"features": (7, torch.ones(1, 2))}), (1, "features", 1)),
+        # Of all states the last, before a pooled one (PPLLaVA's tower).
+        (
+            {"pooler_output": torch.ones(1, 2), "hidden_states": (torch.ones(1, 3, 2),) * 3},
+            ("hidden_states", 2),
+        ),
+        ({"last_hidden_state": None, "hidden_states": (7, None)}, None),
+        ({"pooler_output": torch.ones(1, 2), "hidden_states": ()}, ("pooler_output",)),
         ((torch.ones(3), 7, [], {}), None),
     ],
 )

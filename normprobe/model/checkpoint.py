@@ -217,6 +217,7 @@ def open_checkpoint(
             raise _explained(error, model, revision, settings) from error
         raise code_failure(error, model, settings.get("transformers_version")) from error
     refuse_newer_files(model, getattr(config, "transformers_version", None))
+    doubt = _class_doubt(raw, config, auto_class(kind_of_model, config))
     return Checkpoint(
         name=_name_of(model),
         typed=model,
@@ -229,11 +230,11 @@ def open_checkpoint(
         gguf=gguf,
         keywords=inputs_file.keywords,
         bridges=bridges,
-        doubt="; ".join(filter(None, [_class_doubt(raw, config), _scaling_doubt(config)])),
+        doubt="; ".join(filter(None, [doubt, _scaling_doubt(config)])),
     )
 
 
-def _class_doubt(raw: Mapping[str, Any], config: Any) -> str:
+def _class_doubt(raw: Mapping[str, Any], config: Any, auto: Any) -> str:
     """A doubt where transformers has a config's type, but none of the classes that it names.
 
     A package may give its config the type of transformers' own and save its model so (PLLaVA).
@@ -246,10 +247,16 @@ def _class_doubt(raw: Mapping[str, Any], config: Any) -> str:
     own = is_own_code(config) or raw.get("auto_map") or raw.get("model_type") != config.model_type
     if own or not names or any(name.lower() in there for name in names):
         return ""
+    offered = auto._model_mapping.get(type(config), ())
+    if {each.__name__ for each in (offered if isinstance(offered, tuple) else [offered])} & {
+        *names
+    }:
+        return ""  # a package registered its own
     return (
         f"config.json names the class {names[0]}, which transformers {transformers.__version__} "
         f"does not have: measured as its own of the type {config.model_type!r}, whose forward may "
-        "be another; where a package has it, import it in setup() of an --inputs file"
+        "be another; where a package has it, in setup() of an --inputs file, behind its import: "
+        f"{auto.__name__}.register({type(config).__name__}, {names[0]}, exist_ok=True)"
     )
 
 
@@ -773,6 +780,12 @@ def _explained(
             f"{model} has no revision {revision!r}",
             "pass a branch, tag or commit that it has, or leave --revision out",
         )
+    if settings and not {"model_type", "architectures", "auto_map"} & settings.keys():
+        return NormprobeError(
+            f"config.json of {model} names neither a model_type nor a class (architectures)",
+            "of a checkpoint that transformers did not save, make the model as its own code does, "
+            "then measure it in Python: Probe(model, forward=...), see own-architecture.md",
+        )
     not_found = isinstance(error, OSError) and not Path(model).is_dir()
     if not_found and HF_HUB_OFFLINE:
         return NormprobeError(
@@ -797,8 +810,9 @@ def _explained(
             other_version(written_for)
             if is_newer(written_for)
             else "upgrade transformers if the type is new; if a package has its code, import the "
-            f"module of {class_name} in setup() of an --inputs file, and where that registers no "
-            f"config: AutoConfig.register({model_type or 'TYPE'!r}, CONFIG)",
+            f"module of {class_name} in setup() of an --inputs file"
+            + f", and where that registers no config: AutoConfig.register({model_type!r}, CONFIG)"
+            * (not classes),
         )
     return NormprobeError(
         f"cannot read the config of {model}: {first_line(error)}",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.failures import is_native
-from normprobe.hooks import attached, observing, on_input, run_until
+from normprobe.hooks import attached, before_call, observing, on_input, run_until
 from normprobe.inputs.on_device import (
     moved_to,
     pixel_inputs,
@@ -33,7 +33,12 @@ from normprobe.model.find.structure import other_projectors
 from normprobe.model.provenance import Placed, Provenance, fitted
 from normprobe.model.structural_states import SAME_STATE, StructuralStates
 from normprobe.model.tracing.trace import retraced
-from normprobe.model.vision_stages import VisionStages, is_one_of_several, wrong_part
+from normprobe.model.vision_stages import (
+    VisionStages,
+    is_one_of_several,
+    share_of_rows,
+    wrong_part,
+)
 from normprobe.schema import (
     IMAGE_NUMBERS,
     PROJECTOR_INPUT,
@@ -51,6 +56,12 @@ from normprobe.tensors import to_device
 
 _VISUAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL))
 
+
+#: Of positions of rotary tables by time, row and column (Qwen2-VL).
+_AXES = 3
+
+#: Of the visual tokens, the share that tells a projector.
+_MOST = 0.5
 
 #: What to say of rows that other ones enter the decoder for.
 _POOLED = (
@@ -80,6 +91,7 @@ class MeasuredModel:
         self.found_by = found_by
         self.token_text = token_text
         self._parts_seen = False
+        self._same_axes = False
         self._provenance = Provenance(self)
         self._structural = StructuralStates(self, self._provenance)
         self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
@@ -228,11 +240,18 @@ class MeasuredModel:
         """What the vision side hands over, and the decoder input; those of the last inputs kept."""
         if self._last_watched is None or self._last_watched[0] is not inputs:
             stages = VisionStages(self.parts, keep=Tensor.clone)
-            with attached(*stages.handles()):
+            seeing = before_call(self.decoder_layers[0], self._see_positions)
+            with attached(*stages.handles(), seeing):
                 entered = self.decoder_input(inputs)
             self._last_watched = inputs, stages.visual_rows(), entered
             self._stages = stages
         return self._last_watched[1:]
+
+    def _see_positions(self, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Whether layer 1 gets positions on three axes that are all the same."""
+        given = kwargs.get("position_ids")
+        if isinstance(given, Tensor) and given.dim() == 3 and len(given) == _AXES:
+            self._same_axes = bool((given == given[:1]).all())
 
     def _check_parts(self, batch: "MeasuredBatch") -> None:
         """See that the parts do what they are taken for, by the first batch with an image.
@@ -283,8 +302,18 @@ class MeasuredModel:
                     way += (
                         "; where its forward is called by name, which no hook sees, one inside it"
                     )
-                pooled = f"; {_POOLED}" * (role == "projector")
-                raise NormprobeError(f"{problem}: it {does}", way + pooled)
+                if role == "projector":
+                    way += f"; {_POOLED}"
+                    if self._is_mostly_right(batch):
+                        self._parts_seen = seen
+                        return
+                    self.parts = replace(self.parts, projector=None, visual_embedding=None)
+                    self._last_watched = None
+                if role != "projector" or self._wrong_part(batch)[0] is not None:
+                    raise NormprobeError(f"{problem}: it {does}", way)
+                self.add_doubt(f"{problem}: it {does}; its stages are left out: {way}")
+                self._parts_seen = seen  # all else is measured
+                return
             said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
             if by_name and role == "projector":
                 unless = "if it is no projector, its stages are wrong"
@@ -314,6 +343,18 @@ class MeasuredModel:
             self._doubt_unchecked_projector()
         if attends:
             self._check_attended(batch.inputs)
+        own = seen and not is_native(self.model)
+        if (
+            own
+            and self._same_axes
+            and any(hasattr(m, "get_rope_index") for m in self.model.modules())
+        ):
+            self.add_doubt(
+                "layer 1 gets the same positions on all axes, and the model has get_rope_index, "
+                "which its generate() may ask for rows and columns of pictures: to pass them, "
+                "forward(model, **inputs) of an --inputs file calls model(position_ids=..., "
+                "**inputs)"
+            )
         self._parts_seen = seen  # what was refused is looked at again
 
     def _doubt_unchecked_projector(self) -> None:
@@ -348,6 +389,29 @@ class MeasuredModel:
         visual = entered[batch.groups_at(entered) == _VISUAL]
         named = "projector" in self.parts.named
         return is_one_of_several(handed_over.get(PROJECTOR_OUTPUT), visual, named=named)
+
+    def _is_mostly_right(self, batch: "MeasuredBatch") -> bool:
+        """Take the projector that makes most of the visual tokens, and say that it makes not all.
+
+        The others may be means of its rows (VideoLISA), or of another module.
+        """
+        guessed, shares = self.parts, dict[str, tuple[float, Part]]()
+        for part in filter(None, (guessed.projector, *other_projectors(self.model, guessed))):
+            self.parts, self._last_watched = with_projector(guessed, part), None
+            handed_over, entered = self._watched(batch.inputs)
+            visual = entered[batch.groups_at(entered) == _VISUAL]
+            shares[part.name] = share_of_rows(handed_over.get(PROJECTOR_OUTPUT), visual), part
+        share, most = max(shares.values(), key=lambda each: each[0])
+        self.parts, self._last_watched = with_projector(guessed, most), None
+        if share < _MOST:
+            self.parts = guessed
+            return False
+        self.add_doubt(
+            f"{most.name} is taken for the projector, and of the visual tokens that were looked at "
+            f"{1 - share:.0%} are no rows of it: they are pooled or mixed behind it, or another "
+            f"module's; {_POOLED}"
+        )
+        return True
 
     def _wrong_part(self, batch: "MeasuredBatch") -> tuple[tuple[str, str] | None, bool]:
         """Which part looks wrong, of ``wrong_part``, and whether the batch has a visual row."""

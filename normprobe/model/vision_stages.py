@@ -543,6 +543,13 @@ def wrong_part(
     return None
 
 
+def share_of_rows(projected: Tensor | None, visual: Tensor) -> float:
+    """Of the visual tokens that are looked at, the share that are rows of a projector."""
+    if projected is None or projected.shape[-1] != visual.shape[-1] or not len(projected):
+        return 0.0
+    return float((cosines(visual, projected) >= SAME_ROW).float().mean())
+
+
 def are_among(rows: Tensor, others: Tensor) -> bool:
     """Whether each row has the direction of another one."""
     return rows.shape[-1] == others.shape[-1] and bool(cosines(rows, others).min() > SAME_ROW)

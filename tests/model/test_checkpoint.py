@@ -10,10 +10,12 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     Gemma2Config,
     GemmaConfig,
     LlamaConfig,
     LlavaConfig,
+    LlavaForConditionalGeneration,
     PaliGemmaConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -25,6 +27,7 @@ from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import KINDS, auto_class, open_checkpoint, other_class_doubt
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
+from normprobe.specimen import SPECIMEN_DIR
 from normprobe.versions import is_line_5
 
 
@@ -191,6 +194,36 @@ def test_a_class_that_runs_as_the_named_one_is_in_no_doubt(
     other = {"forward": lambda self, input_ids: None} if own_forward else {}
     model = type("Other", (named,), other)(config(architectures=["Named"]))
     assert bool(other_class_doubt(model)) == doubted
+
+
+def test_a_class_that_a_package_registers_for_a_type_of_transformers_is_built(
+    tmp_path: Path,
+) -> None:
+    """PPLLaVA's has the config of LLaVA-NeXT."""
+    named: Any = type("LlavaPackaged", (LlavaForConditionalGeneration,), {})
+    config = json.loads((SPECIMEN_DIR / "config.json").read_text())
+    config |= {"architectures": ["LlavaPackaged"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told = open_checkpoint(str(tmp_path)).doubt
+    assert "names the class LlavaPackaged, which transformers" in told
+    register = "AutoModelForImageTextToText.register(LlavaConfig, LlavaPackaged, exist_ok=True)"
+    assert told.endswith(f"behind its import: {register}")
+    offered = AutoModelForImageTextToText._model_mapping._extra_content
+    try:
+        AutoModelForImageTextToText.register(LlavaConfig, named, exist_ok=True)
+        opened = open_checkpoint(str(tmp_path))
+        assert not opened.doubt
+        assert type(build_on_meta(opened)) is named
+    finally:
+        offered.pop(LlavaConfig)
+
+
+def test_a_config_that_transformers_did_not_save_is_told_so(tmp_path: Path) -> None:
+    """TimeSuite's says how its own code builds it."""
+    (tmp_path / "config.json").write_text('{"model": {"vit": "umt"}}')
+    with pytest.raises(NormprobeError, match="neither a model_type nor a class") as told:
+        open_checkpoint(str(tmp_path))
+    assert "Probe(model, forward=...), see own-architecture.md" in told.value.remedy
 
 
 @pytest.mark.parametrize(("own_forward", "doubted"), [(False, False), (True, True)])

@@ -298,9 +298,10 @@ def test_a_projector_whose_rows_are_pooled_may_be_named() -> None:
     module, inputs = made(Pooled), {"tokens": FULL, "image": pictures(2)}
     named = {**BY_HAND, "projector": "connector"}
     guessed = replace(find_parts(module, named=named), named=frozenset())
-    with pytest.raises(NormprobeError, match="other rows than enter") as refusal:
-        MeasuredModel(module, guessed).batch(inputs)
-    assert 'if its rows are pooled or mixed behind it, say how: "behind": ' in refusal.value.remedy
+    model = MeasuredModel(module, guessed)
+    model.batch(inputs)
+    assert model.parts.projector is None and "other rows than enter the decoder" in model.doubt
+    assert 'if its rows are pooled or mixed behind it, say how: "behind": ' in model.doubt
     for how, doubted in ((named, True), ({**BY_HAND, "behind": "means over two"}, False)):
         run = Probe(module, named=how, special_token_ids=SPECIAL).layers(inputs)
         assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), run.table)

@@ -50,6 +50,11 @@ _PIXELS = re.compile(
     r".*(pixel|image|picture|patch)"
 )
 _SEEN = re.compile(r"image|img|pixel|patch|vision|visual")
+#: Those of a language model, and of what is asked of it.
+_OF_TEXT = re.compile(
+    r"^(input_ids|inputs_embeds|attention_mask|position_ids|cache_position|labels?|kwargs|args"
+    r"|token_type_ids)$|^(past|use_|output_|return_|logits_|num_logits|head_mask|decoder_|encoder_|is_)"
+)
 _MASK = re.compile(rf"({_SEEN.pattern}).*mask")
 
 #: Fields of a checkpoint's files and constants of its code: the id that stands for a picture, how
@@ -68,7 +73,9 @@ _ENDS = [
     re.compile(rf"^((im|img|image)_{end}_token(_id)?|{oi}_token_id)$", re.I)
     for end, oi in (("start", "boi"), ("end", "eoi"))
 ]
-_WORD = re.compile(r"<[^\w/]*(image|img)(_?(pad|patch|context|placeholder|token))?\W*>", re.I)
+_WORD = re.compile(
+    r"<[^\w/]*((image|img)(_?(pad|patch|context|placeholder|token))?|im_patch)\W*>", re.I
+)
 
 #: Words around a picture in LLaVA's kin, where the config says that there are some.
 _AROUND = ("<im_start>", "<im_end>")
@@ -80,6 +87,7 @@ _OFFERED = ("input_ids", "attention_mask", "pixel_values")  # what `build_by_han
 #: What the chat layout of InternVL makes.
 _OF_SQUARES = (*_OFFERED, "image_flags", VISUAL_MASK)
 _USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
+_REPEATED = 3  # more of one token in a row are written once
 _GUESS = "a guess"  # in each line that nothing told
 
 #: What a file that is begun anew has of its own; the rest of the file before it is kept.
@@ -128,7 +136,9 @@ _GIVEN = "{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}
 #: How inputs are made without a file; and where that fails, to begin with.
 _AS_EVER = """from normprobe.inputs.standard import build_documented
 
-    made = build_documented(processor, samples, system)  # as without this file"""
+    made = build_documented(processor, samples, system)  # as without this file{turnless}"""
+#: Of a processor that writes no turn.
+_TURNLESS = "; {guess}: no turn is written around the prompt, though the tokenizer has a template"
 _BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
 
     how = {"turn": TURN, "image": IMAGE, "image_ids": IMAGE_IDS, "pixels": (SIDE, MEAN, STD)}
@@ -279,9 +289,21 @@ def _as_read(probe: Probe) -> str:
     told, held = "", ids[0] if mask is None else ids[0][mask[0].bool()]
     for stands, run in groupby(held.tolist(), lambda n: n < 0 or n in parts.image_token_ids):
         numbers = [*run]
-        words = f"[{len(numbers)} x {numbers[0]}]" if stands else builder.tokenizer.decode(numbers)
-        told += words
+        words = f"[{len(numbers)} x {numbers[0]}]"
+        told += words if stands else _in_words(builder.tokenizer, numbers)
     return f"\nits prompt: {visible(repr(told))}"
+
+
+def _in_words(tokenizer: Any, numbers: Sequence[int]) -> str:
+    """Ids as text; many of one in a row, as of a placeholder that no field names, once."""
+    told, plain = "", list[int]()
+    for number, again in groupby(numbers):
+        if len(run := [*again]) <= _REPEATED:
+            plain += run
+            continue
+        told += tokenizer.decode(plain) + f"[{len(run)} x {tokenizer.decode([number])}]"
+        plain = []
+    return told + str(tokenizer.decode(plain))
 
 
 def _kept(path: Path) -> str:
@@ -293,13 +315,21 @@ def _kept(path: Path) -> str:
         for target in node.targets if isinstance(node, ast.Assign) else ():
             named |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
         of_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        unedited = isinstance(node, ast.FunctionDef) and ast.unparse(node) == _NOTHING_PREPARED
+        unedited = isinstance(node, ast.FunctionDef) and _is_begun(node)
         own = named & {"TURN", "IMAGE"} and _value(node) not in (_TURN, *_IMAGES, None)
         # No docstring; a call such as sys.path.insert stays.
         if own or not (named & _BEGUN or of_text or unedited):
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it
         last = node.end_lineno or last
     return kept and kept.rstrip() + "\n"
+
+
+def _is_begun(node: ast.FunctionDef) -> bool:
+    """Whether a function is as it was begun, so that what is known by now may take its place."""
+    with_look, _, end = ast.unparse(ast.parse(_LOADER.format(trust=True, look=""))).rpartition("\n")
+    text = re.sub(r"trust_remote_code=(True|False)", "trust_remote_code=True", ast.unparse(node))
+    loads = text.startswith(with_look) and text.endswith(end) and len(node.body) in (3, 5)
+    return text == _NOTHING_PREPARED or loads
 
 
 def _value(node: ast.stmt) -> Any:
@@ -340,7 +370,13 @@ def _text(
     parameters = [] if source is None else list(signature(model.forward).parameters.values())
     processor, made, refused = None, {}, "nothing"
     try:
-        processor = None if source is None else source.builder.processor
+        if source is not None and loading.inputs and "def load_processor(" not in kept:
+            # Not by what was begun before its code was known.
+            load = partial(load_processor, revision=loading.revision)
+            with suppress(NormprobeError):
+                processor = load(name, trust_remote_code=loading.trust_remote_code)
+        if source is not None and processor is None:
+            processor = source.builder.processor
         made = dict(build_documented(processor, [*open_data("sample", limit=1)], None))
     except NormprobeError as failure:
         refused = failure.problem
@@ -377,7 +413,11 @@ def _text(
     if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
         taken = [f"{line}  # {_GUESS}" for line in _taken([*made] or _OFFERED, made)]
         given = f'{{"{needed[0]}": {_GIVEN}}}'
-    how = _AS_EVER if made else _BY_HAND + (cutting and _TILES.format(module=cutting))
+    tokenizer = tokenizer_of(processor)
+    writes = getattr(processor, "chat_template", None)
+    silent = bool(made) and not writes and getattr(tokenizer, "chat_template", None)
+    as_ever = _AS_EVER.format(turnless=_TURNLESS.format(guess=_GUESS) if silent else "")
+    how = as_ever if made else _BY_HAND + (cutting and _TILES.format(module=cutting))
     if squares:
         how = _SQUARES.format(guess=_GUESS)
     facts = _FACTS.format(
@@ -487,6 +527,8 @@ def _by_hand(
     else:
         turn = f'"{_TURN}"  # {_GUESS}'
     ends = [number(end) for end in _ENDS]
+    its_own = read_config_file(cached(tower, "preprocessor_config.json", None)) if tower else {}
+    crops = (settings | its_own).get("do_center_crop") and "image_aspect_ratio" not in settings
     padded = settings.get("image_aspect_ratio") == "pad"
     told_pixels = look or (side and (any(numbers) or re.search("clip|siglip", str(settings))))
     between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
@@ -508,7 +550,9 @@ def _by_hand(
         unknown="" if told_pixels else f", {_GUESS}",
         aspect=asks,
         padded=padded,
-        why_padded=", as image_aspect_ratio asks" if padded else "",
+        why_padded=", as image_aspect_ratio asks"
+        if padded
+        else f"; {_GUESS}: a picture that is no square is cropped" * bool(crops),
         loader=""
         if "def load_processor(" in kept
         else _LOADER.format(
@@ -589,7 +633,7 @@ def _taken(
             yield f'"{name}": "{renamed.get(name, name)}",'
         elif _MASK.search(name) and not made:
             yield f'"{name}": "image_mask",  # {_GUESS}'
-        elif _SEEN.search(name) and not made:
+        elif not made and (_SEEN.search(name) or not _OF_TEXT.search(name)):
             yield f'# "{name}": NAME,  # {_GUESS} that it does without'
 
 

@@ -242,14 +242,17 @@ def by_hand(model: nn.Module, **named: str) -> str:
 
 def guesses(model: nn.Module, names: dict[int, str]) -> dict[str, str]:
     """By role the best candidate for a part, by names and sizes; NAME where there is none."""
-    layers = largest(model, nn.ModuleList, names)
+    table = largest(model, nn.Embedding, names)
+    near = [model.get_submodule(name) for name in holders_of(table)]  # a detector may be larger
+    found = (largest(holder, nn.ModuleList, names) for holder in (*near, model))
+    layers = next((name for name in found if name != "NAME"), "NAME")
     seen = [name for name in vision_modules(model) if not f"{layers}.".startswith(f"{name}.")]
     others = [name for name in seen if "proj" not in name and "sampler" not in name]
     return {
         "vision_encoder": next(iter(others), "NAME"),
         "projector": next((name for name in seen if "proj" in name), "NAME"),
         "decoder_layers": layers,
-        "text_embedding": largest(model, nn.Embedding, names),
+        "text_embedding": table,
     }
 
 
@@ -264,13 +267,13 @@ def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> s
     """
     found = [module for module in model.modules() if isinstance(module, kind)]
     found = [each for each in found if not _POSITIONS.search(names[id(each)])] or found
-    found = [each for each in found if _holds_blocks(each)] or found
+    found = [each for each in found if holds_blocks(each)] or found
     seen = tuple(f"{name}." for name in vision_modules(model))
     found = [each for each in found if not f"{names[id(each)]}.".startswith(seen)] or found
     return names[id(max(found, key=size_of))] if found else "NAME"
 
 
-def _holds_blocks(module: nn.Module) -> bool:
+def holds_blocks(module: nn.Module) -> bool:
     """Whether each item of a list holds a norm, as a layer does; true of what is no list."""
     items = module.children() if isinstance(module, nn.ModuleList) else ()  # some may be None
     return all(any("norm" in type(m).__name__.lower() for m in item.modules()) for item in items)

@@ -33,6 +33,7 @@ from normprobe.model.find.parts import (
     class_rows_of,
     guesses,
     holders_of,
+    holds_blocks,
     size_of,
 )
 from normprobe.versions import decoder, encoder_of
@@ -298,7 +299,8 @@ def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) 
             and next(module[0].children(), None) is not None  # no list of projections (INF-LLaVA)
             and id(module) not in inside_encoder
         ]
-        return max(lists, key=size_of, default=None)
+        # Those of a decoder of masks hold no norm (SAM's, in LISA and its kin).
+        return max([*filter(holds_blocks, lists)] or lists, key=size_of, default=None)
 
     found = largest(decoder)
     elsewhere = None if is_native(model) else largest(model)
@@ -327,8 +329,10 @@ def other_projectors(model: nn.Module, parts: Parts) -> list[Part]:
     decoder = _decoder(model, encoder)
     language = [decoder, *(part.module for part in known if part is not None)]
     names = {id(module): name for name, module in model.named_modules()}
-    found = (Part(names[id(each)], each) for each in _projectors(model, encoder, language))
-    return [part for part in found if part != parts.projector]
+    found = _projectors(model, encoder, language)
+    found += [each for each in _in_tower(encoder) if each not in found]  # DexVLA's merger
+    others = (Part(names[id(each)], each) for each in found)
+    return [part for part in others if part != parts.projector]
 
 
 def _projectors(
@@ -355,7 +359,7 @@ def _projectors(
     beside = [
         child
         for name, child in parent.named_children()
-        if not (encoder and child is encoder.module)
+        if not (encoder and _holds(child, encoder.module))
         and not isinstance(child, nn.ModuleList)
         and (of_sound.search(name) if of_sound else not _NO_PROJECTOR.search(name))
         and not any(_holds(child, part) for part in language)
@@ -363,19 +367,33 @@ def _projectors(
         and not (type(child) is nn.Embedding and child.weight.shape == table)
         and size_of(child)
     ]
-    inside = [
-        child
-        for name, child in (encoder.module.named_children() if encoder else ())
-        if (PROJECTS_SOUND if of_sound else _IN_TOWER_PROJECTOR).search(name)
-        and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
-        and size_of(child)
-    ]
+    inside = _in_tower(encoder, PROJECTS_SOUND if of_sound else _IN_TOWER_PROJECTOR)
     width, fitting = getattr(language[-1], "embedding_dim", None), []
     for child in beside:
         linear = [each for each in child.modules() if isinstance(each, nn.Linear)]
-        if not linear or linear[-1].out_features == width:
+        of_table = getattr(child, "embedding_dim", width) == width
+        if of_table and (not linear or linear[-1].out_features == width):
             fitting.append(child)
-    return [*reversed(fitting or beside or inside)]
+    found = [*reversed(fitting or beside or inside)]
+    outer = near.name.rpartition(".")[0]
+    if not found and outer and not (of_sound or is_native(model)):
+        # An encoder that is named inside its tower has its projector further out (PPLLaVA).
+        return _projectors(model, encoder, language, Part(outer, parent))
+    return found
+
+
+def _in_tower(
+    encoder: Part | None, called: re.Pattern[str] = _IN_TOWER_PROJECTOR
+) -> list[nn.Module]:
+    """Children of an encoder that project."""
+    return [
+        child
+        for name, child in (encoder.module.named_children() if encoder else ())
+        if called.search(name)
+        # DeepStack mergers feed later layers, and no table makes rows of patches.
+        and not isinstance(child, nn.ModuleList | nn.Embedding)
+        and size_of(child)
+    ]
 
 
 def _refuse_unseen_images(model: nn.Module) -> None:

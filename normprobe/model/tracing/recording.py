@@ -83,7 +83,7 @@ def _reduced(vectors: Tensor, directions: Tensor) -> Tensor:
 def _directions(width: int) -> Tensor:
     """Random directions, ``[width, PROJECTIONS]``: the same for a width in every forward."""
     generator = torch.Generator().manual_seed(width)
-    deviation = torch.full((width, PROJECTIONS), PROJECTIONS**-0.5)
+    deviation = torch.full((width, PROJECTIONS), PROJECTIONS**-0.5, dtype=torch.float32)
     return torch.normal(0.0, deviation, generator=generator)
 
 

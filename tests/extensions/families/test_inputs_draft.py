@@ -30,6 +30,7 @@ from transformers import (
 
 from normprobe import Probe, load_run
 from normprobe.extensions.families import inputs_draft
+from normprobe.specimen import SPECIMEN_DIR
 
 
 @pytest.fixture(autouse=True)
@@ -585,6 +586,82 @@ def test_ids_are_offered_to_a_forward_that_takes_anything(
     assert begun.exit_code == 0, begun.output
     text = Path("begun.py").read_text()
     assert '    "pixel_values": "pixel_values",\n    "input_ids": "input_ids",  # a guess\n' in text
+
+
+def test_inputs_of_forward_that_nothing_makes_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VideoLISA's asks for the numbers of frames."""
+    monkeypatch.chdir(tmp_path)
+    names = "input_ids, images=None, dense_indices=None, past_key_values=None, use_cache=None"
+    untold(tmp_path, f"{UNTOLD}\n    def forward(self, {names}, labels=None):\n        pass\n")
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    text = Path("begun.py").read_text()
+    assert '    # "dense_indices": NAME,  # a guess that it does without\n' in text
+    assert not re.search(r'"(past_key_values|use_cache|labels)": NAME', text)
+
+
+def test_what_was_begun_gives_way_to_what_is_known_by_now(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer alone was loaded as long as its code was not known (DexVLA)."""
+    monkeypatch.chdir(tmp_path)
+    begun = inputs_draft._LOADER.format(trust=False, look="")
+    looking = inputs_draft._LOADER.format(
+        trust=True, look=inputs_draft._LOOK.format(place="path", trust=True)
+    )
+    own = begun.replace("    return tokenizer", "    tokenizer.mine = 1\n    return tokenizer")
+    asked = ("inputs", repository("unseen"), "--trust-remote-code", "--inputs")
+    for name, text in (("begun", begun), ("looking", looking), ("own", own)):
+        more = "\n\ndef prepare(model, processor):\n    pass  # a guess\n\n\nSAID = 1\n"
+        Path(f"{name}.py").write_text(text + more)
+        done = invoke(*asked, f"{name}.py", "--write", f"{name}_again.py")
+        assert done.exit_code == 0, done.output
+        again = Path(f"{name}_again.py").read_text()
+        assert ("def load_processor(" in again) == (name == "own")
+        assert "def prepare(" not in again and "SAID = 1" in again
+
+
+def test_a_picture_that_is_cropped_is_said_so(tmp_path: Path) -> None:
+    """Merlin's evaluation resizes it, and its tower's image processor crops."""
+    a_checkpoint(tmp_path, ("<im_patch>",))
+    config = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "nobodys"}
+    said = "# pictures, to squares first; a guess: a picture that is no square is cropped\n"
+    CLIPImageProcessor().save_pretrained(tmp_path)
+    for number, aspect in enumerate([{}, {"image_aspect_ratio": "pad"}]):
+        (tmp_path / "config.json").write_text(json.dumps(config | aspect))
+        begun = tmp_path / f"{number}.py"
+        assert invoke("inputs", tmp_path, "--write", begun).exit_code == 0
+        assert (said in begun.read_text()) == (not aspect)
+    patch = byte_tokenizer(("<im_patch>",), None).convert_tokens_to_ids("<im_patch>")
+    assert f"IMAGE_IDS = [{patch}] * 1  # a guess" in begun.read_text()
+
+
+def test_many_of_one_token_are_told_once() -> None:
+    """A placeholder that no field of the config names may stand for thousands (Dragonfly)."""
+    tokenizer = byte_tokenizer(("<patch>",), None)
+    ids = tokenizer("aaa" + "<patch>" * 5 + "bb<patch>cccc").input_ids
+    assert inputs_draft._in_words(tokenizer, ids) == "aaa[5 x <patch>]bb<patch>[4 x c]"
+
+
+def test_a_prompt_without_a_turn_is_a_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a processor that holds no template, beside a tokenizer that does (Dragonfly)."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SPECIMEN_DIR, "model")
+    template = next(Path("model").glob("chat_template*"))
+    said = "  # as without this file; a guess: no turn is written around the prompt"
+    for told in (False, True):
+        if told:
+            tokenizer = Path("model/tokenizer_config.json")
+            facts = json.loads(tokenizer.read_text()) | {"chat_template": template.read_text()}
+            tokenizer.write_text(json.dumps(facts))
+            template.unlink()
+        begun = invoke("inputs", "model", "--write", f"{told}.py")
+        assert begun.exit_code == 0, begun.output
+        assert (said in Path(f"{told}.py").read_text()) == told
 
 
 def test_what_a_user_says_of_a_turn_is_kept(

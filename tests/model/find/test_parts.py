@@ -5,7 +5,7 @@ from support.cases import model_of
 from torch import nn
 
 from normprobe import find_parts
-from normprobe.model.find.parts import Part, class_rows_of, largest
+from normprobe.model.find.parts import Part, class_rows_of, guesses, largest
 
 
 def count(module):
@@ -65,6 +65,20 @@ def test_heads_of_a_detector_are_no_candidate_for_decoder_layers() -> None:
     assert largest(model, nn.ModuleList, names) == "layers"
     del model["layers"]
     assert largest(model, nn.ModuleList, names) == "heads"
+
+
+def test_layers_beside_the_table_of_words_are_the_better_guess() -> None:
+    """A detector's may be larger (ContextDET)."""
+    detector = nn.ModuleList(nn.Sequential(nn.Linear(99, 99), nn.GroupNorm(3, 99)) for _ in "ab")
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)) for _ in "ab")
+    body = nn.ModuleDict({"words": nn.Embedding(5, 2), "layers": layers})
+    model = nn.ModuleDict({"input_proj": detector, "llm": nn.ModuleDict({"body": body})})
+    names = {id(module): name for name, module in model.named_modules()}
+    assert guesses(model, names)["decoder_layers"] == "llm.body.layers"
+    del body["layers"]
+    assert guesses(model, names)["decoder_layers"] == "input_proj"
+    del model["input_proj"]
+    assert guesses(model, names)["decoder_layers"] == "NAME"
 
 
 def test_a_table_of_positions_is_no_candidate_for_words() -> None:

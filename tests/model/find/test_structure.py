@@ -1,5 +1,7 @@
 """``find_parts`` names what was read in the sources of each type, with weights and without."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.cases import model_of
@@ -12,10 +14,13 @@ from transformers import (
     CLIPVisionModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaForConditionalGeneration,
     PreTrainedModel,
 )
 
 from normprobe import NormprobeError, find_parts
+from normprobe.model.find.parts import Part
+from normprobe.model.find.structure import other_projectors
 
 NAMES = ("vision_encoder", "projector", "text_embedding", "decoder_layers")
 
@@ -182,6 +187,37 @@ def test_as_many_projections_as_layers_are_no_layers() -> None:
     assert find_parts(model).decoder_layers == before
 
 
+class OfItsOwn(LlavaForConditionalGeneration):
+    """Code of a package."""
+
+    def forward(self, **inputs):
+        return super().forward(**inputs)
+
+
+def test_the_projector_of_an_encoder_inside_its_tower_is_further_out() -> None:
+    """PPLLaVA's tower holds tables of its own, one called an adapter."""
+    model = OfItsOwn(tiny_model("llava").config)
+    outer = nn.Module()
+    outer.body = nn.Module()
+    outer.body.encoder = model.model.vision_tower
+    outer.body.encoder.adapter_embed = nn.Embedding(4, 32)
+    model.model.vision_tower = outer
+    parts = find_parts(model, named={"vision_encoder": "model.vision_tower.body.encoder"})
+    assert parts.projector is not None
+    assert parts.projector.name == "model.multi_modal_projector"
+    assert parts.visual_embedding is None
+
+
+def test_a_merger_in_the_tower_is_another_projector() -> None:
+    """DexVLA has modules of the decoder's width beside its tower, which project actions."""
+    model = tiny_model("qwen2_vl")
+    parts = find_parts(model)
+    width = model.config.get_text_config().hidden_size
+    model.model.film = nn.Linear(8, width)
+    guessed = replace(parts, projector=Part("model.film", model.model.film))
+    assert [part.name for part in other_projectors(model, guessed)] == ["model.visual.merger"]
+
+
 def test_a_decoder_of_masks_is_not_where_the_layers_are() -> None:
     """PixelLM's holds as many small layers as its language model."""
 
@@ -206,6 +242,10 @@ def test_a_decoder_of_masks_is_not_where_the_layers_are() -> None:
         def forward(self, input_ids):
             return super().forward(input_ids=input_ids)
 
-    parts = find_parts(Own(LlamaConfig(**sizes, num_attention_heads=2)))
+    model = Own(LlamaConfig(**sizes, num_attention_heads=2))
+    parts = find_parts(model)
     assert parts.decoder_layers is not None
     assert parts.decoder_layers.name == "model.layers"
+    # SAM's, in LISA and its kin: as many as there are layers, here larger, and without a norm.
+    model.networks = nn.ModuleList(nn.Sequential(nn.Linear(512, 512)) for _ in range(2))
+    assert find_parts(model).decoder_layers == parts.decoder_layers

@@ -340,6 +340,20 @@ def test_parts_of_a_home_made_model(kind, fusion, projector, injected):
     assert traced.injected_layers == injected
 
 
+@pytest.mark.parametrize("kind", [Toy, CrossAttention])
+def test_a_trace_is_that_of_any_default_dtype(kind):
+    """Which code that makes tensors of its own may ask for (ContextDET)."""
+    expected = trace_parts(made(kind), inputs_of(made(kind)))
+    torch.set_default_dtype(torch.float64)
+    try:
+        toy = made(kind)
+        traced = trace_parts(toy, inputs_of(toy))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (traced.projector, traced.fusion) == (expected.projector, expected.fusion)
+    assert traced.decoder_layers == expected.decoder_layers == "spine"
+
+
 @pytest.mark.parametrize("kind", [Toy, InTower, Stemmed, DeepStack, Guided])
 def test_blocks_of_the_encoder_are_the_weighty_ones(kind):
     toy = made(kind)
