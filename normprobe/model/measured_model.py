@@ -1,7 +1,7 @@
 """A model to measure: its parts, and the token groups of the batches that are put to it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,40 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
-from normprobe.failures import is_native
 from normprobe.hooks import attached, before_call, observing, on_input, run_until
-from normprobe.inputs.on_device import (
-    moved_to,
-    pixel_inputs,
-    transformers_config,
-    with_other_pixels,
-)
-from normprobe.model.attended_rows import source_of_attended
+from normprobe.inputs.on_device import moved_to, pixel_inputs, transformers_config
 from normprobe.model.find.norms import norm_placement_note
-from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
-from normprobe.model.find.parts import (
-    Part,
-    Parts,
-    by_hand,
-    holders_of,
-    weight_of,
-    with_projector,
-)
+from normprobe.model.find.parts import Parts, holders_of, weight_of
 from normprobe.model.find.residual import norms_of
-from normprobe.model.find.structure import other_projectors
+from normprobe.model.part_checks import check_parts
 from normprobe.model.provenance import Placed, Provenance, fitted
 from normprobe.model.structural_states import SAME_STATE, StructuralStates
-from normprobe.model.tracing.trace import retraced
-from normprobe.model.vision_stages import (
-    VisionStages,
-    is_one_of_several,
-    share_of_rows,
-    wrong_part,
-)
+from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (
     IMAGE_NUMBERS,
-    PROJECTOR_INPUT,
-    PROJECTOR_OUTPUT,
     SPECIAL,
     STRUCTURAL,
     TEXT,
@@ -56,18 +33,8 @@ from normprobe.tensors import to_device
 
 _VISUAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL))
 
-
 #: Of positions of rotary tables by time, row and column (Qwen2-VL).
 _AXES = 3
-
-#: Of the visual tokens, the share that tells a projector.
-_MOST = 0.5
-
-#: What to say of rows that other ones enter the decoder for.
-_POOLED = (
-    'if its rows are pooled or mixed behind it, say how: "behind": "WORDS" in parts of an --inputs '
-    "file"
-)
 
 
 class MeasuredModel:
@@ -91,7 +58,7 @@ class MeasuredModel:
         self.found_by = found_by
         self.token_text = token_text
         self._parts_seen = False
-        self._same_axes = False
+        self.same_axes = False  # whether layer 1 gets one position on all axes of its rotary table
         self._provenance = Provenance(self)
         self._structural = StructuralStates(self, self._provenance)
         self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
@@ -224,19 +191,19 @@ class MeasuredModel:
         batch = MeasuredBatch(self, inputs, placed.groups, structural, placed.ids)
         # Frames of a video may pass through other modules, or through the same ones.
         if not self._parts_seen and pixel_inputs(inputs) and not pixel_inputs(inputs, VIDEO):
-            self._check_parts(batch)
+            self._parts_seen = check_parts(self, batch)  # what was refused is looked at again
         self._last_watched = self._stages = None  # states of a batch do not stay
         return batch
 
     def entered(self, inputs: Mapping[str, Any]) -> Tensor:
         """The decoder input; the vision side is watched until its parts have been checked."""
-        return self.decoder_input(inputs) if self._parts_seen else self._watched(inputs)[1]
+        return self.decoder_input(inputs) if self._parts_seen else self.watched(inputs)[1]
 
     def handed_over(self, inputs: Mapping[str, Any]) -> bool:
         """Whether the vision side hands anything over before decoder layer 1."""
-        return bool(self._watched(inputs)[0])
+        return bool(self.watched(inputs)[0])
 
-    def _watched(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
+    def watched(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
         """What the vision side hands over, and the decoder input; those of the last inputs kept."""
         if self._last_watched is None or self._last_watched[0] is not inputs:
             stages = VisionStages(self.parts, keep=Tensor.clone)
@@ -251,195 +218,20 @@ class MeasuredModel:
         """Whether layer 1 gets positions on three axes that are all the same."""
         given = kwargs.get("position_ids")
         if isinstance(given, Tensor) and given.dim() == 3 and len(given) == _AXES:
-            self._same_axes = bool((given == given[:1]).all())
+            self.same_axes = bool((given == given[:1]).all())
 
-    def _check_parts(self, batch: "MeasuredBatch") -> None:
-        """See that the parts do what they are taken for, by the first batch with an image.
+    def take(self, parts: Parts) -> None:
+        """Go on with other parts."""
+        self.parts, self._last_watched = parts, None
 
-        A guess by structure that fails is followed by a trace of the vision side.
-        """
-        attends = self.parts.fusion == CROSS_ATTENTION
-        if self.parts.fusion == DISCRETE or (attends and is_native(self.model)):
-            return  # no row of the projector enters the sequence
-        guessed, (wrong, seen) = self.parts, self._wrong_part(batch)
-        if wrong is not None and guessed.class_rows:  # they may enter the decoder, too (Valley)
-            self.parts, self._last_watched = replace(guessed, class_rows=0), None
-            if self._wrong_part(batch)[0] is None:
-                wrong = None
-            else:
-                self.parts, self._last_watched = guessed, None
-        if wrong is not None and wrong[0] == "projector" and "projector" not in guessed.named:
-            # Another module beside the encoder may be one (Ferret).
-            for other in other_projectors(self.model, guessed):
-                self.parts, self._last_watched = with_projector(guessed, other), None
-                if self._wrong_part(batch)[0] is None:
-                    wrong = None
-                    break
-            else:
-                self.parts, self._last_watched = guessed, None
-        if wrong is not None:
-            role, does = wrong
-            name = getattr(self.parts, role).name or self
-            problem = f"{name} looks like no {role.replace('_', ' ')}"
-            traced, by_name = None, role in self.parts.named
-            if self.found_by != "trace" and not by_name:
-                traced = retraced(self.model, self.parts, batch.inputs)
-            if traced is not None:
-                self.parts, self._last_watched = traced, None
-                still = self._wrong_part(batch)[0]
-                if still is not None and not self._is_one_of_several(batch):
-                    self.parts, traced = guessed, None
-                elif self.found_by == "structure":
-                    self.found_by = "trace"
-            if traced is None and attends:
-                return  # it may run behind layer 1
-            one_of_several = traced is None and self._is_one_of_several(batch)
-            if traced is None and not one_of_several and self.found_by != "by hand":
-                way = by_hand(self.model, **{role: "NAME"})
-                if any(w.is_meta for w in self.model.parameters()):  # no trace runs without them
-                    way += "; or add --verify: all weights are read then, and a trace looks for it"
-                if does.startswith("hands over nothing"):
-                    way += (
-                        "; where its forward is called by name, which no hook sees, one inside it"
-                    )
-                if role == "projector":
-                    way += f"; {_POOLED}"
-                    if self._is_mostly_right(batch):
-                        self._parts_seen = seen
-                        return
-                    self.parts = replace(self.parts, projector=None, visual_embedding=None)
-                    self._last_watched = None
-                if role != "projector" or self._wrong_part(batch)[0] is not None:
-                    raise NormprobeError(f"{problem}: it {does}", way)
-                self.add_doubt(f"{problem}: it {does}; its stages are left out: {way}")
-                self._parts_seen = seen  # all else is measured
-                return
-            said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
-            if by_name and role == "projector":
-                unless = "if it is no projector, its stages are wrong"
-                said = f"{name}, named by hand, {does}: {unless}; {_POOLED}"
-            if one_of_several:
-                said = f"{name} {does}, the others of another module"
-            if traced is not None:
-                found = getattr(traced, role).name
-                said = f"{problem}: it {does}; a trace found {found}"
-                said += f": it {still[1]}, the others of another module" if still else ""
-                if still and found == name:
-                    said = f"{name} {does}, the others of another module"
-                elif not still and found.startswith(f"{name}."):
-                    said = ""  # what holds it is never called itself
-            self.add_doubt(said)
-        elif seen and not attends and not self.parts.behind and self.parts.projector:
-            # It may serve another module as well (MoAI).
-            entered = self._watched(batch.inputs)[1]
-            visual = entered[batch.groups_at(entered) == _VISUAL]
-            beside, entering = self._stages.calls_beside(visual) if self._stages else (0, 0)
-            if beside and entering:
-                self.add_doubt(
-                    f"{self.parts.projector.name} runs {beside + entering} times a forward, and of "
-                    f"{beside} no row enters the decoder: its stages hold the rows of all"
-                )
-        elif seen and self.parts.behind and not {"projector", "fusion"} & self.parts.named:
-            self._doubt_unchecked_projector()
-        if attends:
-            self._check_attended(batch.inputs)
-        own = seen and not is_native(self.model)
-        if (
-            own
-            and self._same_axes
-            and any(hasattr(m, "get_rope_index") for m in self.model.modules())
-        ):
-            self.add_doubt(
-                "layer 1 gets the same positions on all axes, and the model has get_rope_index, "
-                "which its generate() may ask for rows and columns of pictures: to pass them, "
-                "forward(model, **inputs) of an --inputs file calls model(position_ids=..., "
-                "**inputs)"
-            )
-        self._parts_seen = seen  # what was refused is looked at again
-
-    def _doubt_unchecked_projector(self) -> None:
-        """Say which projector was taken of several, where its rows are no longer seen behind it."""
-        others = [] if is_native(self.model) else [*other_projectors(self.model, self.parts)]
-        if others and self.parts.projector is not None:
-            names = ", ".join(sorted(other.name for other in others))
-            self.add_doubt(
-                f"{self.parts.projector.name} is taken for the projector, and {names} may be it as "
-                'well: where "behind" is said, rows do not tell; name it by --part projector=NAME'
-            )
+    def calls_beside(self, visual: Tensor) -> tuple[int, int]:
+        """Of what was watched last: ``VisionStages.calls_beside``."""
+        return self._stages.calls_beside(visual) if self._stages else (0, 0)
 
     def add_doubt(self, said: str) -> None:
         """Say once what may not be as it was taken."""
         if said not in self.doubt:
             self.doubt = "; ".join(filter(None, [self.doubt, said]))
-
-    def _check_attended(self, inputs: Mapping[str, Any]) -> None:
-        """Take the module whose rows text attends to for the projector, if it is another one."""
-        handing = self.parts.projector or self.parts.vision_encoder
-        if handing is None:
-            return
-        name, doubt = source_of_attended(self.model, self.parts, self.decoder_layers, inputs)
-        if name != handing.name:
-            self.parts = with_projector(self.parts, Part(name, self.model.get_submodule(name)))
-            self._last_watched = None
-        self.add_doubt(doubt)
-
-    def _is_one_of_several(self, batch: "MeasuredBatch") -> bool:
-        """Whether another module beside the projector makes visual tokens, too."""
-        handed_over, entered = self._watched(batch.inputs)
-        visual = entered[batch.groups_at(entered) == _VISUAL]
-        named = "projector" in self.parts.named
-        return is_one_of_several(handed_over.get(PROJECTOR_OUTPUT), visual, named=named)
-
-    def _is_mostly_right(self, batch: "MeasuredBatch") -> bool:
-        """Take the projector that makes most of the visual tokens, and say that it makes not all.
-
-        The others may be means of its rows (VideoLISA), or of another module.
-        """
-        guessed, shares = self.parts, dict[str, tuple[float, Part]]()
-        for part in filter(None, (guessed.projector, *other_projectors(self.model, guessed))):
-            self.parts, self._last_watched = with_projector(guessed, part), None
-            handed_over, entered = self._watched(batch.inputs)
-            visual = entered[batch.groups_at(entered) == _VISUAL]
-            shares[part.name] = share_of_rows(handed_over.get(PROJECTOR_OUTPUT), visual), part
-        share, most = max(shares.values(), key=lambda each: each[0])
-        self.parts, self._last_watched = with_projector(guessed, most), None
-        if share < _MOST:
-            self.parts = guessed
-            return False
-        self.add_doubt(
-            f"{most.name} is taken for the projector, and of the visual tokens that were looked at "
-            f"{1 - share:.0%} are no rows of it: they are pooled or mixed behind it, or another "
-            f"module's; {_POOLED}"
-        )
-        return True
-
-    def _wrong_part(self, batch: "MeasuredBatch") -> tuple[tuple[str, str] | None, bool]:
-        """Which part looks wrong, of ``wrong_part``, and whether the batch has a visual row."""
-        handed_over, entered = self._watched(batch.inputs)
-        visual = batch.groups_at(entered) == _VISUAL
-        if self.parts.fusion == CROSS_ATTENTION:
-            return wrong_part(self.parts, handed_over, entered[visual]), True
-        if not visual.any():
-            return None, False
-        wrong = wrong_part(self.parts, handed_over, entered[visual])
-        if wrong is None or PROJECTOR_OUTPUT not in handed_over:
-            return wrong, True
-        others, other = self._watched(with_other_pixels(batch.inputs))
-        taken = [each.get(PROJECTOR_INPUT, torch.empty(0)) for each in (handed_over, others)]
-        if wrong[0] == "vision_encoder" and taken[0].shape == taken[1].shape:
-            # Words may enter the projector beside the encoder's rows (Parrot).
-            of_pixels = taken[0][(taken[0] != taken[1]).any(-1)]
-            by_pixels = {**handed_over, PROJECTOR_INPUT: of_pixels}
-            wrong = wrong_part(self.parts, by_pixels, entered[visual])
-        if wrong is not None and wrong[0] == "projector":
-            # What is added behind it, such as positions, cancels in differences.
-            rows = [(handed_over[PROJECTOR_OUTPUT], others[PROJECTOR_OUTPUT]), (entered, other)]
-            if all(before.shape == after.shape for before, after in rows):
-                projected, moved = (before - after for before, after in rows)
-                by_pixels = {**handed_over, PROJECTOR_OUTPUT: projected}
-                if wrong_part(self.parts, by_pixels, moved[visual]) is None:
-                    self.parts, wrong = replace(self.parts, behind=ADDS_POSITIONS), None
-        return wrong, True
 
 
 @dataclass(frozen=True)
