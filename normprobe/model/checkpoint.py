@@ -248,9 +248,8 @@ def _class_doubt(raw: Mapping[str, Any], config: Any, auto: Any) -> str:
     if own or not names or any(name.lower() in there for name in names):
         return ""
     offered = auto._model_mapping.get(type(config), ())
-    if {each.__name__ for each in (offered if isinstance(offered, tuple) else [offered])} & {
-        *names
-    }:
+    classes = offered if isinstance(offered, tuple) else [offered]
+    if any(kind.__name__ in names for kind in classes):
         return ""  # a package registered its own
     return (
         f"config.json names the class {names[0]}, which transformers {transformers.__version__} "
