@@ -171,5 +171,6 @@ def _remedy(error: Exception, path_or_id: str) -> str:
         return "install the library that it names"
     return (
         "check the name, and that the checkpoint has its processor files (processor_config.json "
-        "or preprocessor_config.json, tokenizer.json)"
+        "or preprocessor_config.json, tokenizer.json); where it has none, `normprobe inputs MODEL "
+        "--write FILE.py` begins a file that makes inputs by itself"
     )

@@ -113,7 +113,10 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
     if not held or config.get("auto_map"):  # with its own code beside it, it may well run
         return
     kind = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
-    setup = "pass --inputs FILE.py whose setup() imports its class"
+    setup = (
+        "pass --inputs FILE.py whose setup() imports its class: with its package's folder on "
+        "PYTHONPATH, `normprobe inputs MODEL --trust-remote-code --write FILE.py` begins one"
+    )
     told = (f"{kind}; {' and '.join(held)} in config.json", "which transformers does not load")
     # MobileVLM, Bunny, Video-LLaVA and others began from that code
     if not _ORIGINAL.match(kind.lower()) or "mm_vision_tower" not in held:

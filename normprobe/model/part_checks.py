@@ -156,9 +156,22 @@ def _way(model: MeasuredModel, role: str, does: str) -> str:
 def _kept_or_left_out(
     model: MeasuredModel, batch: MeasuredBatch, role: str, problem: str, way: str
 ) -> str:
-    """Keep a projector that makes most of the visual tokens; else leave it out. What to say."""
-    if role != "projector":
+    """Keep a projector that makes most of the visual tokens; else leave a part out. What to say."""
+    if role == "projector" and (said := _of_most(model, batch)):
+        return said
+    guessed = model.parts
+    if role == "projector":
+        model.take(replace(guessed, projector=None, visual_embedding=None))
+    elif guessed.projector is not None:
+        model.take(replace(guessed, vision_encoder=None))
+    if _wrong_part(model, batch)[0] is not None:
+        model.take(guessed)
         raise NormprobeError(problem, way)
+    return f"{problem}; its stages are left out: {way}"
+
+
+def _of_most(model: MeasuredModel, batch: MeasuredBatch) -> str:
+    """Take the projector whose rows most of the visual tokens are; what to say, "" for none."""
     guessed, shares = model.parts, list[tuple[float, str, Part]]()
     for part in filter(None, (guessed.projector, *other_projectors(model.model, guessed))):
         model.take(with_projector(guessed, part))
@@ -166,17 +179,14 @@ def _kept_or_left_out(
         share = share_of_rows(handed_over.get(PROJECTOR_OUTPUT), visual)
         shares.append((share, part.name, part))
     share, name, most = max(shares)
-    if share >= _MOST:
-        model.take(with_projector(guessed, most))
-        return (
-            f"{name} is taken for the projector, and of the visual tokens that were looked at "
-            f"{1 - share:.0%} are no rows of it: they are pooled or mixed behind it, or another "
-            f"module's; {_POOLED}"
-        )
-    model.take(replace(guessed, projector=None, visual_embedding=None))
-    if _wrong_part(model, batch)[0] is not None:
-        raise NormprobeError(problem, way)
-    return f"{problem}; its stages are left out: {way}"
+    model.take(with_projector(guessed, most) if share >= _MOST else guessed)
+    if share < _MOST:
+        return ""
+    return (
+        f"{name} is taken for the projector, and of the visual tokens that were looked at "
+        f"{1 - share:.0%} are no rows of it: they are pooled or mixed behind it, or another "
+        f"module's; {_POOLED}"
+    )
 
 
 def _doubt_other_calls(model: MeasuredModel, batch: MeasuredBatch) -> None:

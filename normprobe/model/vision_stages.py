@@ -165,8 +165,9 @@ class VisionStages:
         It may end lines with learned rows (Tarsier, Q-Align). ``rows``: those that entered,
         ``[tokens, hidden]``; copies of states were kept.
         """
+        last = self._left if self._left in self._kept else self._encoder
         learned = list[Tensor]()  # of each call of the projector, which of its rows
-        for state, groups, size in self._kept.get(self._left, []):
+        for state, groups, size in self._kept.get(last, []):
             same = torch.zeros_like(groups, dtype=torch.bool)
             if size == rows.shape[-1] and len(rows):
                 known = rows.to(state.device).float()
@@ -175,9 +176,13 @@ class VisionStages:
             learned.append(same)
         for stage, calls in self._kept.items():
             for place, (state, groups, size) in enumerate(calls):
-                of_projector = stage in (self._left, self._entered) and place < len(learned)
-                # Row by row: what entered was learned, too (Phi-4-multimodal).
-                if of_projector and learned[place].shape == groups.shape:
+                # Row by row: what entered was learned, too (Phi-4-multimodal), and what the
+                # encoder handed over, if the tower puts them there (GeoPixel).
+                fits = place < len(learned) and learned[place].shape == groups.shape
+                if stage == self._encoder and last == self._left:
+                    enters = self._kept.get(self._entered, [])
+                    fits = fits and place < len(enters) and torch.equal(state, enters[place][0])
+                if fits:
                     groups = torch.where(learned[place], _STRUCTURAL, groups)
                 calls[place] = token_norms(state), groups, size
 

@@ -171,17 +171,41 @@ def test_a_projector_that_makes_most_of_the_visual_tokens_is_kept(share: float) 
         assert len(kept[0]) and kept[0][column].tolist() == kept[1][column].tolist()
 
 
-def test_a_vision_encoder_that_nothing_replaces_is_refused_again(
+def test_a_vision_encoder_that_nothing_replaces_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All else is measured: rows of the projector tell that these are visual tokens."""
+    monkeypatch.setattr(part_checks, "retraced", lambda *_: None)
+    model, plain = llava_with(), llava_with()
+    inputs = tiny_inputs(model)
+    told = part_checks.wrong_part
+
+    def wrong(parts: Any, *rest: Any) -> Any:
+        does = "hands over 1 rows, and the projector takes 16"
+        return ("vision_encoder", does) if parts.vision_encoder else told(parts, *rest)
+
+    monkeypatch.setattr(part_checks, "wrong_part", wrong)
+    run = Probe(model, special_token_ids=SPECIAL_IDS).interface(inputs)
+    (doubt,) = run.record["doubts"]
+    assert "looks like no vision encoder: it hands over 1 rows" in doubt
+    assert "its stages are left out: " in doubt and "--part vision_encoder=NAME" in doubt
+    right = Probe(plain, special_token_ids=SPECIAL_IDS).interface(inputs).table
+    norms = [select(each, "norm") for each in (run.table, right)]
+    norms[1] = norms[1][norms[1]["stage"] != "vision_encoder"]
+    kept = ["stage", "group", "tokens", "mean", "std"]
+    pd.testing.assert_frame_equal(*(each[kept].reset_index(drop=True) for each in norms))
+
+
+def test_a_vision_encoder_beside_no_projector_is_refused_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(part_checks, "retraced", lambda *_: None)
-    model = llava_with()
     wrong = ("vision_encoder", "hands over 1 rows, and the projector takes 16")
     monkeypatch.setattr(part_checks, "wrong_part", lambda *_: wrong)
-    probe = Probe(model, special_token_ids=SPECIAL_IDS)
+    probe = Probe(llava_with(), special_token_ids=SPECIAL_IDS)
     for _ in range(2):
         with pytest.raises(NormprobeError, match="looks like no vision encoder: it hands") as e:
-            probe.layers(tiny_inputs(model))
+            probe.layers(tiny_inputs(tiny_model("llava")))
         assert "--part vision_encoder=NAME" in e.value.remedy
 
 

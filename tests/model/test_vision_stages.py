@@ -17,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
 
 from normprobe import NormprobeError, Probe, find_parts, probe_interface, schema
+from normprobe.model import part_checks
 from normprobe.model.find.overrides import IN_SEQUENCE
 from normprobe.model.vision_stages import _projected_state, is_one_of_several, wrong_part
 from normprobe.versions import is_line_5
@@ -440,3 +441,53 @@ def test_rows_that_end_a_picture_are_structural_behind_the_projector_too(side_by
         assert read == pytest.approx(seen.double().norm(dim=-1).mean().item(), 1e-6)
     than = "that of the vision encoder" if side_by_side else "that before it"
     assert f"smaller than {than}, from " in str(run.verdict)
+
+
+class EndingTower(nn.Module):
+    """As those of GeoPixel and EVEv2: it ends the rows of a picture with a learned one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.eye, self.grow = Eye(), nn.Linear(24, width)
+        self.newline = nn.Parameter(torch.randn(width))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        rows = self.grow(self.eye(image))
+        return torch.cat([rows, self.newline.expand(len(rows), 1, -1)], 1)
+
+
+class EndedByTower(Plain):
+    def __init__(self, projects: bool) -> None:
+        super().__init__()
+        self.vision = EndingTower(24 if projects else 32)
+        self.connector = nn.Linear(24, 32) if projects else nn.Identity()
+
+
+@pytest.mark.parametrize("projects", [True, False])
+def test_rows_that_a_tower_adds_are_structural_where_it_hands_them_over(
+    projects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_checks, "retraced", lambda *_: None)  # that projector is in the tower
+    torch.manual_seed(0)
+    module = EndedByTower(projects).eval()
+    places = [Plain.place] * 5
+    ids = torch.tensor([[1, *places, 8, 11, 12, 14, 9], [1, 6, 13, 15, *places, 9, 10]])
+    named = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
+    if projects:
+        named["projector"] = "connector"
+    named["class_rows"] = 0  # the tower leaves its class row out
+    run = Probe(module, named=named).interface({"tokens": ids, "image": SEEN}, verify=projects)
+    assert not projects or max(run.record["recomputed"].values()) < 1e-6
+    table = flat(run.table).set_index(["stage", "group"])
+    with torch.no_grad():
+        handed = module.vision(SEEN)
+        states = {schema.VISION_ENCODER: handed, schema.DECODER_INPUT: module.connector(handed)}
+    if projects:
+        states[schema.PROJECTOR_INPUT] = handed
+        states[schema.PROJECTOR_OUTPUT] = states[schema.DECODER_INPUT]
+    for stage, rows in states.items():
+        norms = rows.double().norm(dim=-1)
+        for group, expected in ((schema.VISUAL, norms[:, :-1]), (schema.STRUCTURAL, norms[:, -1:])):
+            assert table.loc[(stage, group), "tokens"] == expected.numel()
+            mean = table.loc[(stage, group), "norm_mean"]
+            assert mean == pytest.approx(expected.mean().item(), 1e-6)

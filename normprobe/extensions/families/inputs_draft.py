@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
 from normprobe.extensions.families.package_code import (
-    cuts_tiles,
     loads_later,
+    makes_pixels,
     modules_of,
     turn_of,
 )
@@ -143,17 +143,17 @@ _BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
 
     how = {"turn": TURN, "image": IMAGE, "image_ids": IMAGE_IDS, "pixels": (SIDE, MEAN, STD)}
     made = build_by_hand(model, processor, samples, system, padded=PADDED, **how)"""
-#: Of code that cuts pictures into tiles as LLaVA-NeXT's package does.
+#: Of a package that makes pixels by a function of LLaVA's kin.
 _TILES = """
 
     pictures = [picture for sample in samples for picture in sample.images]
-    if pictures:  # tiles, as image_aspect_ratio asks
+    if pictures:  # {guess}: as its package makes pixels; tiles where its config asks for them
         from {module} import process_images
 
         look = model.get_vision_tower().image_processor
         if hasattr(look.size, "get"):
             look.size = dict(look.size)  # older code asks whether it is one
-        made["pixel_values"] = process_images(pictures, look, model.config)
+        made["pixel_values"] = process_images({arguments})
         made["image_sizes"] = [picture.size for picture in pictures]"""
 #: Of a copy of InternVL's chat layout, as Mini-Monkey is.
 _SQUARES = """# {guess}: cut as InternVL cuts
@@ -165,7 +165,7 @@ load_processor, prepare = INTERNVL_CHAT.load_processor, INTERNVL_CHAT.prepare
 """
 _CONSTANTS = """
 TURN = {turn}
-IMAGE = "{image}\\n"  # in a prompt, until ids take its place
+IMAGE = "{image}\\n"  # {guess}: in a prompt, until ids take its place
 IMAGE_IDS = {ids}  # {how}
 SIDE, MEAN, STD = {pixels}  # of a picture, {unless}{unknown}{aspect}
 PADDED = {padded}  # pictures, to squares first{why_padded}
@@ -244,8 +244,12 @@ def _begun(model: str, path: Path, loading: Loading) -> tuple[str, str]:
     if source is not None:
         left_out = re.findall(rf'# "(\w+)": NAME,  # {_GUESS}', text)
         told = _tried(model, path, loading, left_out)
-        if re.search(r"where [\w ]*\blabels\b[\w ]* (is|are) None", told):
-            text = _written(path, _text(model, path.name, loading, source, kept, said, ["labels"]))
+        asked = ["labels"] if re.search(r"where [\w ]*\blabels\b[\w ]* (is|are) None", told) else []
+        if by_hand := "process_images" in text and f"build() of {path} fails" in told:
+            asked = []
+        if asked or by_hand:  # its package's pixels may be of use to others alone (PAVE)
+            again = _text(model, path.name, loading, source, kept, said, asked, by_hand)
+            text = _written(path, again)
             told = _tried(model, path, loading, left_out)
     return told, text
 
@@ -269,7 +273,7 @@ def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) ->
         if lacks := re.search(r"where ([\w ]+) (is|are) None", failure.problem):
             left_out = [each for each in left_out if each in lacks[1].split(" and ")]
         may = f"forward may ask for {', '.join(left_out)}, which TAKES leaves out"
-        ways = [may] * bool(left_out) + [failure.remedy]
+        ways = [may] * bool(left_out and "inputs" in failure.problem) + [failure.remedy]
         if PREPARED in failure.remedy:  # that comes first
             ways.reverse()
         return f"not measured with it yet: {failure.problem}\n{'; else '.join(ways)}"
@@ -356,11 +360,12 @@ def _text(
     kept: str,
     said: Mapping[str, str],
     asked: Sequence[str] = (),
+    by_hand: bool = False,
 ) -> str:
     """Of a source, or of a type whose code only a package has; with what is kept of a file.
 
     ``said``: what of it was taken, for a forward that does not name its inputs. ``asked``: of
-    ``_FILLED``, what forward was seen not to do without.
+    ``_FILLED``, what forward was seen not to do without. ``by_hand``: pixels are not its package's.
     """
     settings: dict[str, Any] = {}
     for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
@@ -382,7 +387,7 @@ def _text(
         refused = failure.problem
     except (*REFUSALS, ImportError) as error:
         refused = first_line(error)
-    cutting = "" if made else cuts_tiles(model, settings)
+    cutting, count = ("", 0) if made or by_hand else makes_pixels(model)
     squares = not made and _is_internvl_chat(model, tokenizer_of(processor), kept)
     before = kept
     if squares:
@@ -408,6 +413,7 @@ def _text(
         taken = [f'"{each}": "{each}",' for each in (*takes, VISUAL_MASK) if each in _OF_SQUARES]
     lacking = [each for each in ("modalities", *asked) if each in takes and each not in made]
     filled = [] if squares else lacking
+    taken = [line for line in taken if not line.startswith(tuple(f'# "{e}"' for e in filled))]
     taken += [f'"{each}": "{each}",' for each in filled]
     given = _GIVEN
     if needed and not any(line.startswith('"') for line in taken):  # one mapping that holds all
@@ -417,7 +423,9 @@ def _text(
     writes = getattr(processor, "chat_template", None)
     silent = bool(made) and not writes and getattr(tokenizer, "chat_template", None)
     as_ever = _AS_EVER.format(turnless=_TURNLESS.format(guess=_GUESS) if silent else "")
-    how = as_ever if made else _BY_HAND + (cutting and _TILES.format(module=cutting))
+    arguments = ", ".join(("pictures", "look", "model.config")[:count])
+    pixels = _TILES.format(module=cutting, arguments=arguments, guess=_GUESS) if cutting else ""
+    how = as_ever if made else _BY_HAND + pixels
     if squares:
         how = _SQUARES.format(guess=_GUESS)
     facts = _FACTS.format(
@@ -541,6 +549,7 @@ def _by_hand(
     text = _CONSTANTS.format(
         turn=turn,
         image="<image>".join(around),
+        guess=_GUESS,
         ids=f"[{opened}, {id_of}, {closed}]" if any(around) else f"[{id_of}] * {rows}",
         how=f"{'' if told else _GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import distributions
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
 
     The text has ``{images}`` and ``{prompt}`` in it; empty where no package has such a module.
     """
-    for name in _modules_named("conversation", model):
+    names = [*_modules_named("conversation", model), *_modules_named("conversation_lib", model)]
+    for name in names:
         with suppress(Exception):  # code of anyone
             talk = import_module(name).default_conversation.copy()
             talk.messages = []
@@ -116,15 +118,20 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
     return "", ""
 
 
-def cuts_tiles(model: nn.Module, settings: Mapping[str, Any]) -> str:
-    """The module of the model's package that cuts pictures into the tiles its config asks for."""
-    if "anyres" not in str(settings.get("image_aspect_ratio")):
-        return ""
-    for name in _modules_named("mm_utils", model):
+def makes_pixels(model: nn.Module) -> tuple[str, int]:
+    """The module of the model's package with LLaVA's ``process_images``; how many arguments it has.
+
+    It pads pictures, resizes them or cuts them into tiles, as config and authors have it.
+    """
+    for name in _modules_named("mm_utils", model) if hasattr(model, "get_vision_tower") else ():
         with suppress(ImportError, AttributeError):
-            if hasattr(model, "get_vision_tower") and import_module(name).process_images:
-                return name
-    return ""
+            makes = signature(import_module(name).process_images).parameters.values()
+            needed = [
+                p for p in makes if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+            ]
+            if len(needed) in (2, 3):
+                return name, len(needed)
+    return "", 0
 
 
 def _modules_named(name: str, model: nn.Module) -> list[str]:

@@ -111,6 +111,7 @@ def rows_from_pixels(
 _PATCHES = "embedded_patches"
 
 _PLACE = ["stage", "group"]
+_RETURNED = (VISION_ENCODER, PROJECTOR_OUTPUT)
 _OF_PROJECTOR = (PROJECTOR_INPUT, PROJECTOR_OUTPUT)
 _OF_IMAGES = (VISION_ENCODER, PROJECTOR_INPUT, MERGED_INPUT, PROJECTOR_OUTPUT)
 
@@ -129,15 +130,14 @@ def differences(
         others = _states(model, unflattened(changed), traced)
         first = next(iter(states))  # where rows have seen least of each other
         from_pixels = rows_from_pixels(states[first], others[first])
-        learned = None if is_native(model.model) else _unmoved(states, others)
+        learned = {} if is_native(model.model) else _learned(states, others)
         for stage in _OF_IMAGES:
             if stage not in measured.index:
                 continue
             if VIDEO in measured.loc[stage].index:
                 found[stage] = "a trace takes videos for images"
                 continue
-            beside = learned if stage in _OF_PROJECTOR else None
-            masks = _masks(states.get(stage, []), from_pixels, beside)
+            masks = _masks(states.get(stage, []), from_pixels, learned.get(stage))
             if isinstance(masks, str):
                 found[stage] = masks
             else:
@@ -215,7 +215,7 @@ def _masks(
 ) -> Masks | str:
     """The rows of each group in a stage; or why they cannot be told.
 
-    ``learned``: of as many rows as a projector returns, those that stand beside rows of pixels.
+    ``learned``: of as many rows as the stage has, those that stand beside rows of pixels.
     """
     if not states:
         return "a trace does not find its module"
@@ -232,9 +232,20 @@ def _masks(
     return {group: groups == code for code, group in enumerate(TOKEN_GROUPS)}
 
 
-def _unmoved(states: _States, others: _States) -> NDArray[np.bool_] | None:
-    """Which rows that a projector returns other pixels leave as they are: learned ones."""
-    calls = [each.get(PROJECTOR_OUTPUT, []) for each in (states, others)]
+def _learned(states: _States, others: _States) -> dict[str, NDArray[np.bool_] | None]:
+    """By stage the rows that its module adds to those of pixels, or the one before it."""
+    by_tower, by_projector = (_unmoved(states, others, stage) for stage in _RETURNED)
+    if PROJECTOR_OUTPUT not in states:
+        return {VISION_ENCODER: by_tower}
+    found: dict[str, NDArray[np.bool_] | None] = dict.fromkeys(_OF_PROJECTOR, by_projector)
+    if by_tower is not None and by_projector is not None and np.array_equal(by_tower, by_projector):
+        found[VISION_ENCODER] = by_tower
+    return found
+
+
+def _unmoved(states: _States, others: _States, stage: str) -> NDArray[np.bool_] | None:
+    """Which rows that a module returns other pixels leave as they are: learned ones."""
+    calls = [each.get(stage, []) for each in (states, others)]
     both = list(zip(*calls, strict=False))
     if not both or any(one.shape != other.shape for one, other in both):
         return None

@@ -314,7 +314,8 @@ def _number_of_layers(model: nn.Module) -> int | None:
     if config is None:
         return None
     holders = (config.get_text_config(decoder=True), *(getattr(config, n, None) for n in _TEXT))
-    told = (getattr(holder, "num_hidden_layers", None) for holder in holders)
+    names = ("num_hidden_layers", "n_layers", "n_layer")  # LLaDA's, GPT-2's
+    told = (getattr(holder, name, None) for name in names for holder in holders)
     return next((number for number in told if isinstance(number, int)), None)
 
 

@@ -780,30 +780,37 @@ def process_images(pictures, processor, settings):
 }
 
 
-@pytest.mark.parametrize("aspect", ["anyres_max_9", "pad"])
-def test_tiles_are_cut_as_the_package_cuts_them(
+@pytest.mark.parametrize("aspect", ["anyres_max_9", "pad", "failing"])
+def test_pixels_are_made_as_the_package_makes_them(
     aspect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LLaVA-NeXT's copies have their own name for it, and all of them call it so (LLaVAction)."""
+    """LLaVA-NeXT's copies have their own name for it, and all of them call it so (LLaVAction).
+
+    One that fails is of no use to the model: pixels are made by hand then (PAVE).
+    """
     monkeypatch.chdir(tmp_path)
     a_checkpoint(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     package = Path(f"tiling_{aspect}")  # each is imported once
     package.mkdir()
     for name, code in TILING.items():
-        (package / f"{name}.py").write_text(code)
+        fails = aspect == "failing" and name == "mm_utils"
+        (package / f"{name}.py").write_text(
+            code.replace("return", "raise OSError #" * fails + "return")
+        )
     config = json.loads(Path("config.json").read_text()) | {"model_type": "tiling"}
     config |= {"architectures": ["Tiling"], "image_aspect_ratio": aspect}
     Path("config.json").write_text(json.dumps(config))
     Path("setup.py").write_text(f"def setup():\n    import {package}.modeling\n")
     begun = invoke("inputs", ".", "--inputs", "setup.py", "--write", "begun.py")
     text = Path("begun.py").read_text()
-    cut = aspect != "pad"
+    cut = aspect != "failing"
     assert (f"from {package}.mm_utils import process_images" in text) == cut
     assert "this makes one square" not in text
     assert ('    "image_sizes": "image_sizes",\n' in text) == cut
     assert ('    "labels": "labels",\n' in text) == cut  # once it was seen that none will not do
     assert '    "modalities": "modalities",\n' in text
+    assert '"modalities": NAME' not in text  # it is made
     assert ("one sample is measured with it: 16 visual" in begun.stdout) == cut, begun.output
 
 

@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 from normprobe.extensions.families.package_code import (
-    cuts_tiles,
     loads_later,
+    makes_pixels,
     modules_of,
     turn_of,
 )
@@ -117,13 +117,20 @@ def test_the_turn_is_the_nearest_package_s(tmp_path: Path, monkeypatch: pytest.M
     assert turn_of(derived(2, 2))[0] == "Asked: {images}{prompt} A: "
 
 
-def test_tiles_are_asked_for_by_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("takes", "count"), [("a, b, c, d=1", 3), ("a, b", 2), ("a", 0), ("*a", 0), ("a, b, c, d", 0)]
+)
+def test_pixels_are_made_by_a_function_of_llava_s_kin(
+    takes: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVEv2's takes no config."""
     monkeypatch.syspath_prepend(tmp_path)
-    write(tmp_path / "cutting/util/mm_utils.py", "def process_images():\n    pass\n")
+    monkeypatch.delitem(sys.modules, "cutting", raising=False)
+    monkeypatch.delitem(sys.modules, "cutting.util", raising=False)
+    monkeypatch.delitem(sys.modules, "cutting.util.mm_utils", raising=False)
+    write(tmp_path / "cutting/util/mm_utils.py", f"def process_images({takes}):\n    pass\n")
     model = nn.Linear(2, 2)
     monkeypatch.setattr(nn.Linear, "__module__", "cutting.inner.model")
-    asks = {"image_aspect_ratio": "anyres"}
-    assert cuts_tiles(model, asks) == ""
+    assert makes_pixels(model) == ("", 0)
     monkeypatch.setattr(nn.Linear, "get_vision_tower", None, raising=False)
-    assert cuts_tiles(model, asks) == "cutting.util.mm_utils"
-    assert cuts_tiles(model, {"image_aspect_ratio": "pad"}) == ""
+    assert makes_pixels(model) == (("cutting.util.mm_utils", count) if count else ("", 0))
