@@ -87,7 +87,10 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.utils", "is_torch_fx_available", lambda: _yes),
-    *(("transformers.utils", f"is_{name}_available", lambda: bool) for name in ("flax", "tf")),
+    *(
+        ("transformers.utils", f"is_{name}_available", lambda: bool)
+        for name in ("flash_attn", "flax", "tf")
+    ),
     (
         "transformers.modeling_utils",
         "is_flash_attn_2_available",
@@ -435,6 +438,23 @@ def init_as_written(config_class: Any) -> Any:
     _note("inherited __init__")
     del config_class.__init__
     return config_class
+
+
+def bridge_kept_modules(model_class: Any) -> None:
+    """Names of modules to keep in float32 may be those of another model; 4.57 refuses (Husky)."""
+    finish = model_class.post_init
+
+    @wraps(finish)
+    def drop_and_finish(self: Any) -> None:
+        there = {piece for name, _ in self.named_parameters() for piece in name.split(".")}
+        if absent := set(self._keep_in_fp32_modules or ()) - there:
+            _note("_keep_in_fp32_modules")
+            self._keep_in_fp32_modules = [
+                name for name in self._keep_in_fp32_modules if name not in absent
+            ]
+        finish(self)
+
+    model_class.post_init = drop_and_finish
 
 
 def bridge_post_init(model_class: Any) -> None:
@@ -819,6 +839,7 @@ def _bridge_class(foreign: type) -> None:
                 bridge_flash_keyword(foreign)
             if issubclass(foreign, PreTrainedModel) and not is_line_5():
                 bridge_class_attributes(foreign)
+                bridge_kept_modules(foreign)
             elif issubclass(foreign, PreTrainedModel):
                 bridge_post_init(foreign)
                 bridge_tie_weights(foreign)

@@ -691,3 +691,32 @@ def test_other_tokenizers_are_as_transformers_reads_them(only_pieces: Path, tmp_
             again = AutoTokenizer.from_pretrained(tmp_path)
     assert not bridges
     assert type(again) is type(AutoTokenizer.from_pretrained(tmp_path))
+
+
+def test_modules_that_a_copy_lacks_are_kept_in_no_dtype() -> None:
+    """Husky's vision model names one of T5; transformers 4.57 refuses it."""
+
+    class Keeping(PreTrainedModel):
+        config_class = PretrainedConfig
+        _keep_in_fp32_modules: ClassVar = ["wo", "read"]
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.read = nn.Linear(2, 2)
+            self.post_init()
+
+    if not is_line_5():
+        with pytest.raises(ValueError, match="wo was specified"):
+            Keeping(PretrainedConfig())
+        remote_code_bridges._bridge_class(Keeping)
+    assert set(Keeping(PretrainedConfig())._keep_in_fp32_modules) >= {"read"}
+
+
+def test_older_code_asks_for_the_first_flash_attention() -> None:
+    """EmbodiedGPT's; there is none of it here."""
+    for module_name, name, there in remote_code_bridges._MOVED:
+        if name == "is_flash_attn_available":
+            remote_code_bridges.bridge_moved_name(module_name, name, there)
+            assert not importlib.import_module(module_name).is_flash_attn_available()
+            return
+    pytest.fail("no such bridge")

@@ -28,8 +28,11 @@ _NAMES = {
 #: the others may be pictures, too (Oryx: images and images_highres), and their shape tells.
 _ALL_BUT_THESE = re.compile(
     r"^(?!.*(mask|position|labels|audio|speech|sound|video|input_features|input_values"
-    r"|inputs_embeds|text))"
+    r"|inputs_embeds|(^|_)text))"  # not what is called a context (VideoGPT+)
 )
+
+#: Numbers that no row is made of.
+_OF_NO_ROW = re.compile(r"mask|position|labels|size|scale|weight|factor")
 
 #: Whole numbers of up to so many values are a mask, or a tile that is none.
 _FEW = 3
@@ -48,6 +51,19 @@ def pixel_inputs(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, An
     """
     names = _names_of(group, inputs)
     return {name: value for name, value in inputs.items() if _holds_pixels(name, value, names)}
+
+
+def unchanged_numbers(inputs: Mapping[str, Any]) -> list[str]:
+    """Floating-point inputs that are neither pixels nor sound by name and shape, and may be."""
+    known = {name for group in _NAMES for name in pixel_inputs(inputs, group)}
+    return [
+        name
+        for name, value in inputs.items()
+        if isinstance(value, Tensor)
+        and (value.is_floating_point() and value.dim() > 1)
+        and name not in known
+        and not _OF_NO_ROW.search(name)
+    ]
 
 
 def with_other_pixels(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, Any]:

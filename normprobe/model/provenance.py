@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.failures import is_native
-from normprobe.inputs.on_device import pixel_inputs, with_other_pixels
+from normprobe.inputs.on_device import pixel_inputs, unchanged_numbers, with_other_pixels
 from normprobe.inputs.token_groups import by_mask, marked_positions, token_groups
 from normprobe.model.decoder_rows import DecoderRows, decoder_rows, prompt_mask, rows_of_prompt
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
@@ -333,6 +333,13 @@ class Provenance:
         if hidden.any(-1).all():  # of each prompt: no filling up to the longest (LaVIN)
             kept = kept | hidden
         self._refuse_hidden_pixels(inputs, told | ~kept)
+        if (learned := int((~told & kept).sum())) and (others := unchanged_numbers(inputs)):
+            self._measured.add_doubt(
+                f"{learned} rows are taken for learned ones, which neither words nor other pixels "
+                f"change, and {' and '.join(others)} stayed as it was: if they come from it, say "
+                "which rows are an image's by visual_mask, or call it pixel_values among the "
+                "inputs, and rename it in forward(model, **inputs) of an --inputs file"
+            )
         groups = torch.where(kept, groups, PADDING).to(torch.int8)
         prompt, _ = text_ids(inputs, parts)
         return Placed(groups, prompt if rows.in_place and prompt is not None else ids, by_rows=True)

@@ -119,6 +119,12 @@ ALL = {
             ["images", "images_highres"],
         ),
         ("visual", {"images": COLOURS, "image_mask": COLOURS, "state": PICTURE}, ["images"]),
+        # frames beside those of a clip (VideoGPT+), and what is of text
+        (
+            "visual",
+            {"images": COLOURS, "context_images": COLOURS, "text_maps": COLOURS},
+            ["images", "context_images"],
+        ),
         # no name is known: all that is not known to be something else
         ("visual", {"picture": PICTURE}, ["picture"]),
         ("visual", {"media": {"image": [PICTURE]}}, ["media"]),

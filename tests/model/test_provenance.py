@@ -321,6 +321,33 @@ class Prompted(Plain):
         return self.think(torch.cat([learned, rows, self.words(ids)], 1), None)
 
 
+class Stated(Prompted):
+    """A row of what a robot feels stands before the prompt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.feel = nn.Linear(7, WIDTH)
+
+    def forward(self, ids: Tensor, image: Tensor, state: Tensor) -> Tensor:
+        rows = [self.feel(state)[:, None], self.connector(self.vision(image)), self.words(ids)]
+        return self.think(torch.cat(rows, 1), None)
+
+
+@pytest.mark.parametrize("name", ["state", "state_mask"])
+def test_rows_of_what_nothing_changes_are_no_sure_learned_ones(name: str) -> None:
+    module = made(Stated)
+    given = {"ids": WORDS, "image": pictures(2), name: torch.randn(2, 7)}
+    run = Probe(
+        module,
+        forward=lambda model, **held: model(held["ids"], held["image"], held[name]),
+        named=BY_HAND,
+        special_token_ids=SPECIAL,
+    ).layers(given)
+    told = " ".join(run.record.get("doubts", []))
+    said = "2 rows are taken for learned ones, which neither words nor other pixels change, and"
+    assert (f"{said} state stayed as it was" in told) == (name == "state")
+
+
 WORDS = torch.tensor([[1, 8, 10, 4, 5, 2], [1, 9, 13, 15, 7, 2]])
 
 

@@ -394,7 +394,7 @@ def _text(
         before += _LAYOUT
     elif not made:
         asks = "" if cutting else _otherwise_cut(settings)
-        before += _by_hand(name, loading, settings, processor, model, kept, asks)
+        before += _by_hand(name, loading, settings, processor, model, kept, asks, cutting)
     if source is None and "def setup(" not in kept:
         before += _setup(settings)
     if "def prepare(" not in before and (source is None or loads_later(model)):
@@ -474,6 +474,7 @@ def _by_hand(
     model: nn.Module,
     kept: str,
     asks: str,
+    pixels_by: str,
 ) -> str:
     """The constants of ``build_by_hand``; what loads the tokenizer, if none is kept."""
     from transformers.utils.constants import (
@@ -559,9 +560,9 @@ def _by_hand(
         unknown="" if told_pixels else f", {_GUESS}",
         aspect=asks,
         padded=padded,
-        why_padded=", as image_aspect_ratio asks"
-        if padded
-        else f"; {_GUESS}: a picture that is no square is cropped" * bool(crops),
+        why_padded=f"; {_GUESS}: image_aspect_ratio asks for it, and an evaluation may not"
+        if padded and not pixels_by
+        else f"; {_GUESS}: a picture that is no square is cropped" * bool(crops and not pixels_by),
         loader=""
         if "def load_processor(" in kept
         else _LOADER.format(

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -27,6 +28,9 @@ _FILES, _BYTES = 20_000, 1_000_000
 #: Folders that hold no module that is imported by its own name.
 _OTHER_FOLDERS = re.compile(r"\.|__pycache__$|build$|dist$|node_modules$|site-packages$")
 
+#: What a file imports from, by its last name.
+_IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(?:[\w.]*\.)?(\w+)", re.MULTILINE)
+
 #: Where classes come from that are no package's of a model.
 _LIBRARIES = {"builtins", "torch", "transformers", "transformers_modules"}
 
@@ -34,8 +38,9 @@ _LIBRARIES = {"builtins", "torch", "transformers", "transformers_modules"}
 def modules_of(settings: Mapping[str, Any]) -> list[str]:
     """Where the class is that a config names, as modules to import, the likeliest first.
 
-    Looked through are the folders of ``sys.path`` outside of Python's own, then the packages that
-    say that they need transformers. Nothing is imported.
+    That is one which names the type of the config, and which most files import it from
+    (EmbodiedGPT has older copies beside it). Looked through are the folders of ``sys.path`` outside
+    of Python's own, then the packages that say that they need transformers. Nothing is imported.
     """
     name = next((n for n in settings.get("architectures") or () if isinstance(n, str)), "")
     if not name.isidentifier():
@@ -44,13 +49,16 @@ def modules_of(settings: Mapping[str, Any]) -> list[str]:
     of_type = f"{settings.get('model_type')}"
     for files in (_on_path(), _of_packages()):
         found: dict[str, tuple[bool, int]] = {}
+        imported = Counter[str]()
         for root, file in files:
-            parts = file.relative_to(root).with_suffix("").parts
-            if all(part.isidentifier() for part in parts) and defines.search(text := _read(file)):
+            parts, text = file.relative_to(root).with_suffix("").parts, _read(file)
+            imported.update(set(_IMPORTED.findall(text)) if name in text else ())
+            if all(part.isidentifier() for part in parts) and defines.search(text):
                 module = ".".join(parts).removesuffix(".__init__")
                 found.setdefault(module, (f'"{of_type}"' not in text, len(parts)))
         if found:
-            return sorted(found, key=lambda module: found[module])
+            often = {module: imported[module.rpartition(".")[2]] for module in found}
+            return sorted(found, key=lambda m: (found[m][0], -often[m], found[m][1]))
     return []
 
 

@@ -271,6 +271,11 @@ def find_or_trace(
             if named:
                 raise failure from second
             named_alone = second.remedy.startswith("name ")
+            if "has no attribute" in second.problem:  # the cause of both (VisionLLM v2)
+                raise NormprobeError(
+                    f"{second.problem}; it was run to find its parts: {failure.problem}",
+                    f"{second.remedy}; or {failure.remedy}",
+                ) from second
             raise NormprobeError(
                 f"{failure.problem}; a trace of the running model fails, too: {second.problem}",
                 f"{f'{second.remedy}; or ' * (not named_alone)}{failure.remedy}",

@@ -32,6 +32,14 @@ def test_the_class_is_found_by_the_text_of_files(
     for name in ("pkg/deep/er/copy", "pkg/near", ".hidden/it", "build/lib/it", "not-a-name/it"):
         write(tmp_path / f"{name}.py", defines)
     assert modules_of(NAMED) == ["pkg.near", "pkg.deep.er.copy"]
+    for number in range(2):  # the copy is what others import
+        write(tmp_path / f"run_{number}.py", "from pkg.deep.er.copy import PlantedForCausalLM\n")
+    assert modules_of(NAMED) == ["pkg.deep.er.copy", "pkg.near"]
+    for number in range(3):
+        write(
+            tmp_path / f"more_{number}.py",
+            "if True:\n    import pkg.near as near\n\nnear.PlantedForCausalLM\n",
+        )
     write(tmp_path / "pkg/of/type/__init__.py", f'{defines}model_type = "planted"\n')
     assert modules_of(NAMED) == ["pkg.of.type", "pkg.near", "pkg.deep.er.copy"]
     write(

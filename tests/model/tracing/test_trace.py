@@ -276,6 +276,26 @@ def test_where_the_trace_fails_too_the_first_error_is_raised(model):
     assert failure.value.remedy.startswith("pass one; or name it by hand")
 
 
+def test_what_a_model_lacks_is_told_before_what_was_looked_for() -> None:
+    """VisionLLM v2 gets attributes by a method of its own."""
+
+    class Lacking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(9, 4)
+
+        def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor) -> torch.Tensor:
+            return self.words(input_ids) + self.added_later
+
+    inputs = {"input_ids": torch.ones(1, 3).long(), "pixel_values": torch.randn(1, 3, 4, 4)}
+    with pytest.raises(NormprobeError) as failure:
+        find_or_trace(Lacking(), {}, lambda: inputs)
+    assert failure.value.problem.startswith("Lacking fails on these inputs: ")
+    assert "no attribute 'added_later'" in failure.value.problem
+    assert "; it was run to find its parts: " in failure.value.problem
+    assert failure.value.remedy.startswith("if that is a part that its code adds later, ")
+
+
 def test_why_a_trace_fails_is_told(model):
     model.config.text_config.num_hidden_layers += 1
     inputs = {name: value for name, value in tiny_inputs(model).items() if name != "input_ids"}
