@@ -29,7 +29,7 @@ from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import load_processor, tokenizer_of
 from normprobe.inputs.standard import REFUSALS, build_documented
-from normprobe.model.checkpoint import cached
+from normprobe.model.checkpoint import auto_class, cached
 from normprobe.model.config import UnknownCode, fields, read_config_file
 from normprobe.model.find.parts import candidates, guesses, size_of
 from normprobe.model.find.structure import find_parts
@@ -371,7 +371,7 @@ def _text(
     for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
         settings |= read_config_file(cached(name, each, loading.revision))
     # Of a type that nothing here knows: a model without any module.
-    model = nn.Module() if source is None else build_on_meta(source.checkpoint)
+    model, keywords = _built(source, settings)
     parameters = [] if source is None else list(signature(model.forward).parameters.values())
     processor, made, refused = None, {}, "nothing"
     try:
@@ -395,8 +395,12 @@ def _text(
     elif not made:
         asks = "" if cutting else _otherwise_cut(settings)
         before += _by_hand(name, loading, settings, processor, model, kept, asks, cutting)
-    if source is None and "def setup(" not in kept:
-        before += _setup(settings)
+    if "def setup(" not in kept:
+        before += _setup(settings) if source is None else _registering(settings, source)
+    if keywords:  # over those that are kept
+        before += (
+            f"\nkeywords = {keywords!r}  # {_GUESS}: what its README passes to from_pretrained\n"
+        )
     if "def prepare(" not in before and (source is None or loads_later(model)):
         before += _UNPREPARED if source is None else _PREPARED_LATER
     names = {id(module): each for each, module in model.named_modules()}
@@ -464,6 +468,46 @@ def _setup(settings: Mapping[str, Any]) -> str:
         return _SETUP.format(what=f"raise ImportError({what!r})", others="")
     more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
     return _SETUP.format(what=f"import {found[0]}", others=f": {its_class} is there{more}")
+
+
+def _registering(settings: Mapping[str, Any], source: CheckpointSource) -> str:
+    """A ``setup`` for a class of a package whose type transformers has; "" for any other."""
+    its_class, model_type = (settings.get("architectures") or [""])[0], settings.get("model_type")
+    known = hasattr(transformers, str(its_class)) or "auto_map" in settings
+    reader = type(source.checkpoint.config).__module__
+    if known or not reader.startswith("transformers.") or not (found := modules_of(settings)):
+        return ""
+    offers = auto_class(source.checkpoint.kind, source.checkpoint.config).__name__
+    more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
+    lines = (
+        f"import {found[0]} as code  # {_GUESS}: {its_class} is there{more}",
+        f"from transformers import {offers}  # which makes its own of the type {model_type}",
+        "",
+        f"{offers}.register(code.{its_class}.config_class, code.{its_class}, exist_ok=True)",
+    )
+    return "\ndef setup():\n" + "".join(f"    {line}".rstrip() + "\n" for line in lines) + "\n"
+
+
+def _built(
+    source: CheckpointSource | None, settings: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model without weights; and what its class takes beside its config, guessed, if it does.
+
+    A value is what the config holds by that name, or by LLaVA's for it; else 0.
+    """
+    if source is None:
+        return nn.Module(), {}
+    checkpoint, guessed = source.checkpoint, dict[str, Any]()
+    while True:
+        try:
+            return build_on_meta(checkpoint), {**checkpoint.keywords, **guessed} if guessed else {}
+        except NormprobeError as failure:
+            lacking = re.search(r"takes '(\w+)' beside its config", failure.problem)
+            if lacking is None or lacking[1] in guessed:
+                raise
+            name = lacking[1]
+            guessed[name] = settings.get(name, settings.get(f"mm_{name}", 0))
+            checkpoint = replace(checkpoint, keywords={**checkpoint.keywords, **guessed})
 
 
 def _by_hand(

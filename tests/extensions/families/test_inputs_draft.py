@@ -22,9 +22,11 @@ from support.remote_code.tokenizer import byte_tokenizer
 from transformers import (
     CONFIG_MAPPING,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     CLIPImageProcessor,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaConfig,
     PreTrainedTokenizerFast,
 )
 
@@ -222,6 +224,53 @@ def test_a_class_is_given_what_it_takes_beside_its_config(
         assert "dry run" not in done.output
         norms[gain] = flat(load_run(str(gain)).table).set_index(["layer", "group"])["norm_mean"]
     assert norms[3.0].loc[0].tolist() == pytest.approx((3 * norms[1.0].loc[0]).tolist(), rel=1e-5)
+
+
+def test_what_a_class_takes_beside_its_config_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GeoPixel's takes the number of a token, LISA's the name of its tower."""
+    monkeypatch.chdir(tmp_path)
+    asks = UNTOLD.replace("config):\n        super", "config, *, gain, tower):\n        super")
+    untold(tmp_path, asks)
+    config = json.loads(Path("config.json").read_text())
+    config |= {"mm_tower": "of/a-tower", "architectures": ["Untold"]}
+    Path("config.json").write_text(json.dumps(config))
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    said = "keywords = {'gain': 0, 'tower': 'of/a-tower'}  # a guess: what its README passes to"
+    assert said in Path("begun.py").read_text()
+    assert "beside its config" not in begun.stdout
+
+
+def test_the_class_of_a_package_is_registered_for_a_type_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the model of transformers is measured, in doubt (PPLLaVA, Lumina-mGPT)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(SPECIMEN_DIR, "model")
+    config = json.loads(Path("model/config.json").read_text())
+    named = config | {"architectures": ["PackagedForConditionalGeneration"]}
+    Path("model/config.json").write_text(json.dumps(named))
+    code = "from transformers import LlavaForConditionalGeneration\n\n\n"
+    code += "class PACKAGED(LlavaForConditionalGeneration):\n    pass\n"
+    name = "PackagedForConditionalGeneration"
+    Path("packaged_code.py").write_text(code.replace("PACKAGED", name))
+    offered = AutoModelForImageTextToText._model_mapping._extra_content
+    try:
+        begun = invoke("inputs", "model", "--trust-remote-code", "--write", "begun.py")
+        assert "one sample is measured with it: 64 visual" in begun.stdout, begun.output
+        text = Path("begun.py").read_text()
+        assert f"    import packaged_code as code  # a guess: {name} is there\n" in text
+        assert f"AutoModelForImageTextToText.register(code.{name}.config_class, code.{name}" in text
+        assert f"forward of {name} takes" in text
+        asked = ("layers", "model", "-n", "1", "--inputs", "begun.py", "-o", "out")
+        assert invoke(*asked, "--trust-remote-code").exit_code == 0
+        assert "doubts" not in load_run("out").record
+    finally:
+        offered.pop(LlavaConfig, None)
+        sys.modules.pop("packaged_code", None)
 
 
 def test_what_a_part_is_not_given_is_no_keyword_of_the_model(
