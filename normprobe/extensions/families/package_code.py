@@ -1,4 +1,4 @@
-"""What the package that holds a model's code tells of its inputs.
+"""What the package that holds a model's code tells of its inputs, and ``setup`` that imports it.
 
 Code that no checkpoint brings lies in a package: its class is looked for on the path, by the text
 of files alone. Once it is imported, the package says how its authors talk, cut pictures, and load
@@ -18,9 +18,33 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import transformers
 from torch import nn
 
 import normprobe
+from normprobe.model.checkpoint import auto_class
+from normprobe.runs.model_source import CheckpointSource
+
+#: In each line of an inputs file that nothing told.
+GUESS = "a guess"
+
+_SETUP = """
+def setup():
+    {what}  # a guess{others}
+
+"""
+UNPREPARED = """
+def prepare(model, processor):
+    pass  # a guess; what its code loads later, such as model.get_vision_tower().load_model()
+
+"""
+PREPARED_LATER = """
+def prepare(model, processor):
+    for part in [*model.modules()]:  # a guess: all that its code loads later
+        if getattr(part, "is_loaded", True) is False:
+            part.load_model()
+
+"""
 
 #: Files that are looked through at most, and how large one of code may be.
 _FILES, _BYTES = 20_000, 1_000_000
@@ -33,6 +57,38 @@ _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(?:[\w.]*\.)?(\w+)", re.MUL
 
 #: Where classes come from that are no package's of a model.
 _LIBRARIES = {"builtins", "torch", "transformers", "transformers_modules"}
+
+
+def setup_text(settings: Mapping[str, Any]) -> str:
+    """A ``setup`` that imports the class that a config names, where a package has it."""
+    its_class = (settings.get("architectures") or [settings.get("model_type")])[0]
+    if hasattr(transformers, str(its_class)):  # an adapter's config names that of its base
+        its_class, found = f"the class for the type {settings.get('model_type')}", []
+    else:
+        found = modules_of(settings)
+    if not found:
+        what = f"import the module of {its_class} here"
+        return _SETUP.format(what=f"raise ImportError({what!r})", others="")
+    more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
+    return _SETUP.format(what=f"import {found[0]}", others=f": {its_class} is there{more}")
+
+
+def registering_text(settings: Mapping[str, Any], source: CheckpointSource) -> str:
+    """A ``setup`` for a class of a package whose type transformers has; "" for any other."""
+    its_class, model_type = (settings.get("architectures") or [""])[0], settings.get("model_type")
+    known = hasattr(transformers, str(its_class)) or "auto_map" in settings
+    reader = type(source.checkpoint.config).__module__
+    if known or not reader.startswith("transformers.") or not (found := modules_of(settings)):
+        return ""
+    offers = auto_class(source.checkpoint.kind, source.checkpoint.config).__name__
+    more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
+    lines = (
+        f"import {found[0]} as code  # {GUESS}: {its_class} is there{more}",
+        f"from transformers import {offers}  # which makes its own of the type {model_type}",
+        "",
+        f"{offers}.register(code.{its_class}.config_class, code.{its_class}, exist_ok=True)",
+    )
+    return "\ndef setup():\n" + "".join(f"    {line}".rstrip() + "\n" for line in lines) + "\n"
 
 
 def modules_of(settings: Mapping[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from normprobe import Probe, load_run
-from normprobe.extensions.families import inputs_draft
+from normprobe.extensions.families import drafted_constants, inputs_draft, package_code
 from normprobe.specimen import SPECIMEN_DIR
 
 
@@ -356,7 +356,7 @@ def test_a_file_makes_ids_and_pixels_by_itself(
 ) -> None:
     """Rows inserted in forward, no processor, a type of a package: one line to edit."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(inputs_draft, "modules_of", lambda settings: [])  # it lies elsewhere
+    monkeypatch.setattr(package_code, "modules_of", lambda settings: [])  # it lies elsewhere
     body = a_checkpoint(tmp_path)
     begun = invoke("inputs", ".", "--write", "begun.py")
     assert begun.exit_code == 0, begun.output
@@ -541,7 +541,7 @@ def test_code_that_a_checkpoint_names_and_lacks_is_imported_by_setup(
 ) -> None:
     """As Xmodel-VLM, whose package holds the code that its config.json names."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(inputs_draft, "modules_of", lambda settings: [])  # it lies elsewhere
+    monkeypatch.setattr(package_code, "modules_of", lambda settings: [])  # it lies elsewhere
     body = a_checkpoint(tmp_path)
     config = json.loads(Path("config.json").read_text())
     code = {"AutoConfig": "own.InsertingConfig", "AutoModelForCausalLM": "own.InsertingForCausalLM"}
@@ -656,9 +656,9 @@ def test_what_was_begun_gives_way_to_what_is_known_by_now(
 ) -> None:
     """The tokenizer alone was loaded as long as its code was not known (DexVLA)."""
     monkeypatch.chdir(tmp_path)
-    begun = inputs_draft._LOADER.format(trust=False, look="")
-    looking = inputs_draft._LOADER.format(
-        trust=True, look=inputs_draft._LOOK.format(place="path", trust=True)
+    begun = drafted_constants.LOADER.format(trust=False, look="")
+    looking = drafted_constants.LOADER.format(
+        trust=True, look=drafted_constants.LOOK.format(place="path", trust=True)
     )
     own = begun.replace("    return tokenizer", "    tokenizer.mine = 1\n    return tokenizer")
     asked = ("inputs", repository("unseen"), "--trust-remote-code", "--inputs")

@@ -1,0 +1,202 @@
+"""What stands for a prompt and its pictures where no processor makes inputs: constants of a file.
+
+Config, vocabulary and code tell them; a line that nothing told is marked as a guess.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from normprobe.errors import NormprobeError
+from normprobe.extensions.families.package_code import GUESS, turn_of
+from normprobe.inputs.processor import load_processor, tokenizer_of
+from normprobe.model.checkpoint import cached
+from normprobe.model.config import fields, read_config_file
+from normprobe.options import Loading
+
+#: Fields of a checkpoint's files and constants of its code: the id that stands for a picture, how
+#: often it does, the side of a picture in pixels. And words of a vocabulary that stand for one.
+_ID = re.compile(
+    r"^((image|img|visual)_(token|pad|patch|context|placeholder)\w*(id|index)"
+    r"|(im|image|img)_(pad|patch|context)_token)$",
+    re.I,
+)
+_ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
+_SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
+#: Fields that name a vision encoder, and a side in such a name: openai/clip-vit-large-patch14-336.
+_TOWER = re.compile(r"vision|visual|tower|image_(processor|encoder)")
+_SIDE_IN_NAME = re.compile(r"patch\d+[-_](\d{3})(?!\d)")
+_ENDS = [
+    re.compile(rf"^((im|img|image)_{end}_token(_id)?|{oi}_token_id)$", re.I)
+    for end, oi in (("start", "boi"), ("end", "eoi"))
+]
+_WORD = re.compile(
+    r"<[^\w/]*((image|img)(_?(pad|patch|context|placeholder|token))?|im_patch)\W*>", re.I
+)
+
+#: Words around a picture in LLaVA's kin, where the config says that there are some.
+AROUND = ("<im_start>", "<im_end>")
+
+TURN = "USER: {images}{prompt} ASSISTANT:"
+IMAGES = ("<image>\n", "<image>".join(AROUND) + "\n")
+
+_CONSTANTS = """
+TURN = {turn}
+IMAGE = "{image}\\n"  # {guess}: in a prompt, until ids take its place
+IMAGE_IDS = {ids}  # {how}
+SIDE, MEAN, STD = {pixels}  # of a picture, {unless}{unknown}{aspect}
+PADDED = {padded}  # pictures, to squares first{why_padded}
+{loader}
+"""
+LOADER = """
+
+def load_processor(path):
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code={trust})
+    {look}return tokenizer
+"""
+LOOK = """look = transformers.AutoImageProcessor
+    tokenizer.look = look.from_pretrained({place}, trust_remote_code={trust})
+    """
+
+
+def constants_by_hand(
+    name: str,
+    loading: Loading,
+    settings: dict[str, Any],
+    processor: Any,
+    model: nn.Module,
+    kept: str,
+    asks: str,
+    pixels_by: str,
+) -> str:
+    """The constants of ``build_by_hand``; what loads the tokenizer, if none is kept."""
+    from transformers.utils.constants import (
+        IMAGENET_STANDARD_MEAN,
+        OPENAI_CLIP_MEAN,
+        OPENAI_CLIP_STD,
+    )
+
+    load = partial(load_processor, trust_remote_code=loading.trust_remote_code)
+    tokenizer = tokenizer_of(processor)
+    with suppress(NormprobeError):
+        tokenizer = tokenizer or load(name, revision=loading.revision, auto_class="AutoTokenizer")
+    look = "path" if "image_processor_type" in settings else ""
+    with suppress(NormprobeError):
+        if not look and load(name, revision=loading.revision, auto_class="AutoImageProcessor"):
+            look = "path"
+    tower = next(_towers(name, settings), "")
+    with suppress(NormprobeError):
+        if not look and tower and load(tower, auto_class="AutoImageProcessor"):
+            look = repr(tower)
+    known: list[tuple[str, Any]] = [*fields(settings)]
+    for of_model in type(model).__mro__:
+        known += vars(sys.modules[of_model.__module__]).items()
+    # Bytes, in tokenizers as that of Qwen-VL.
+    words = (
+        {w: i for w, i in tokenizer.get_vocab().items() if isinstance(w, str)} if tokenizer else {}
+    )
+    # <img> may open what <imgpad> stands in.
+    meant = sorted(filter(_WORD.fullmatch, words), key=len, reverse=True)
+    known += [("image_token_id", words[word]) for word in meant]
+
+    def number(pattern: re.Pattern[str]) -> int | None:
+        return next((v for n, v in known if pattern.match(n) and type(v) is int), None)
+
+    token, rows = number(_ID), number(_ROWS)
+    sides = [(n, v) for n, v in known if _SIDE.match(n) and type(v) is int]
+    # Of several the side of a slice, beside their number (M3D-LaMed).
+    side = max((v for n, v in sides if n == sides[0][0]), default=None)
+    # A negative one is no word's: code that names it puts it for a picture, whatever else is said.
+    token = next((v for n, v in known if _ID.match(n) and type(v) is int and v < 0), token)
+    for place in _named_towers(name, settings) if side is None else ():
+        of_tower = dict(fields(read_config_file(cached(place, "config.json", None))))
+        side = next((v for v in (side, of_tower.get("image_size")) if type(v) is int), None)
+    if side is None and (in_name := _SIDE_IN_NAME.search(str(settings))):
+        side = int(in_name[1])
+    siglip = "siglip" in str(settings).lower()
+    middle = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
+    numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
+    mean, std = (
+        given if len(given) == 3 and {type(v) for v in given} <= {int, float} else list(usual)
+        for given, usual in zip(numbers, middle, strict=True)
+    )
+    by_package, module = turn_of(model)
+    if by_package:
+        turn = f"{by_package!r}  # {GUESS}: default_conversation of {module}"
+    elif getattr(tokenizer, "chat_template", None):
+        turn = f"None  # {GUESS}: the chat template's, or a text as "
+        turn += '"{images}Question: {prompt} Answer:"'
+    else:
+        turn = f'"{TURN}"  # {GUESS}'
+    ends = [number(end) for end in _ENDS]
+    its_own = read_config_file(cached(tower, "preprocessor_config.json", None)) if tower else {}
+    crops = (settings | its_own).get("do_center_crop") and "image_aspect_ratio" not in settings
+    padded = settings.get("image_aspect_ratio") == "pad"
+    told_pixels = look or (side and (any(numbers) or re.search("clip|siglip", str(settings))))
+    between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
+    told = token is not None and (token < 0 or rows is not None) and not between
+    id_of = -200 if token is None else token
+    rows = rows or 1 if id_of >= 0 else 1  # of an id of no word forward knows how many there are
+    opened, closed = map(words.get, AROUND)
+    asked = settings.get("mm_use_im_start_end") is True and "\nIMAGE = " not in f"\n{kept}"
+    around = AROUND if asked and rows == 1 and None not in (opened, closed) else ("", "")
+    text = _CONSTANTS.format(
+        turn=turn,
+        image="<image>".join(around),
+        guess=GUESS,
+        ids=f"[{opened}, {id_of}, {closed}]" if any(around) else f"[{id_of}] * {rows}",
+        how=f"{'' if told else GUESS + ': '}what stands for a picture{between}",
+        pixels=f"{side or 224}, {mean}, {std}",
+        unless="unless a module holds an image processor, or else `look` of load_processor is one"
+        if look
+        else "where no image processor is found",
+        unknown="" if told_pixels else f", {GUESS}",
+        aspect=asks,
+        padded=padded,
+        why_padded=f"; {GUESS}: image_aspect_ratio asks for it, and an evaluation may not"
+        if padded and not pixels_by
+        else f"; {GUESS}: a picture that is no square is cropped" * bool(crops and not pixels_by),
+        loader=""
+        if "def load_processor(" in kept
+        else LOADER.format(
+            trust=loading.trust_remote_code,
+            look=LOOK.format(place=look, trust=loading.trust_remote_code) if look else "",
+        ),
+    )
+    said = {each for each in ("TURN", "IMAGE") if f"\n{each} = " in f"\n{kept}"}
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if line.partition(" =")[0] not in said)
+
+
+def otherwise_cut(settings: Mapping[str, Any]) -> str:
+    """What the config asks for in place of one square a picture, as the end of a line."""
+    aspect = str(settings.get("image_aspect_ratio"))
+    if "anyres" in aspect:
+        asks = f"tiles (image_aspect_ratio {aspect}), this makes one square"
+    elif settings.get("dynamic_image_size") is True:
+        asks = "tiles (dynamic_image_size), this makes one square"
+    else:
+        return ""
+    return f"; {GUESS}: the config asks for {asks}"
+
+
+def _towers(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Where an image processor of a vision encoder lies that the config names: folders, hub ids."""
+    for place in _named_towers(name, settings):
+        if cached(place, "preprocessor_config.json", None):
+            yield place
+
+
+def _named_towers(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Vision encoders that the config names: folders, also inside that of the model, or hub ids."""
+    for field, value in fields(settings):
+        if isinstance(value, str) and "/" in value and _TOWER.search(field):
+            yield from (str(Path(name) / value), value)
