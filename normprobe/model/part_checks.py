@@ -14,14 +14,16 @@ from torch import Tensor
 
 from normprobe.errors import NormprobeError
 from normprobe.failures import is_native
+from normprobe.hooks import after_call, attached
 from normprobe.inputs.on_device import with_other_pixels
 from normprobe.model.attended_rows import source_of_attended
 from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
-from normprobe.model.find.parts import Part, Parts, by_hand, with_projector
+from normprobe.model.find.parts import Part, Parts, by_hand, holders_of, with_projector
 from normprobe.model.find.structure import other_projectors
 from normprobe.model.tracing.trace import retraced
 from normprobe.model.vision_stages import is_one_of_several, share_of_rows, wrong_part
 from normprobe.schema import PROJECTOR_INPUT, PROJECTOR_OUTPUT, TOKEN_GROUPS, VISUAL
+from normprobe.tensors import with_tensors
 
 if TYPE_CHECKING:
     from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
@@ -62,8 +64,9 @@ def check_parts(model: MeasuredModel, batch: MeasuredBatch) -> bool:
         _doubt_other_calls(model, batch)
     if attends:
         _check_attended(model, batch)
-    if seen and model.same_axes and not is_native(model.model):
+    if seen and not is_native(model.model):
         _doubt_positions(model)
+        _doubt_two_branches(model, batch)
     return seen
 
 
@@ -215,12 +218,41 @@ def _doubt_unchecked_projector(model: MeasuredModel) -> None:
 
 def _doubt_positions(model: MeasuredModel) -> None:
     """Say where only code outside of the forward makes positions by rows and columns (DexVLA)."""
-    if any(hasattr(module, "get_rope_index") for module in model.model.modules()):
+    asks = any(hasattr(module, "get_rope_index") for module in model.model.modules())
+    if model.same_axes and asks:
         model.add_doubt(
             "layer 1 gets the same positions on all axes, and the model has get_rope_index, which "
             "its generate() may ask for rows and columns of pictures: to pass them, forward(model, "
             "**inputs) of an --inputs file calls model(position_ids=..., **inputs)"
         )
+
+
+def _doubt_two_branches(model: MeasuredModel, batch: MeasuredBatch) -> None:
+    """Say where the projector is not behind the vision encoder: of two towers each may have one.
+
+    VideoGPT+ names the tower of its clips, and a still picture passes through another.
+    """
+    encoder, projector = model.parts.vision_encoder, model.parts.projector
+    if encoder is None or projector is None or encoder.name in ("", *holders_of(projector.name)):
+        return
+    if not other_projectors(model.model, model.parts):
+        return
+    taken = model.watched(batch.inputs)[0].get(PROJECTOR_INPUT)
+    model.take(model.parts)
+    with attached(after_call(encoder.module, lambda *seen: with_tensors(seen[-1], _other))):
+        moved = model.watched(batch.inputs)[0].get(PROJECTOR_INPUT)
+    model.take(model.parts)
+    if taken is None or moved is None or taken.shape != moved.shape:
+        return
+    if torch.equal(taken, moved):
+        model.add_doubt(
+            f"what {projector.name} takes stays as it is where {encoder.name} hands over other "
+            "rows: they may be of two branches; name both by --part"
+        )
+
+
+def _other(state: Tensor) -> Tensor:
+    return 2 * state + 1 if state.is_floating_point() else state
 
 
 def _check_attended(model: MeasuredModel, batch: MeasuredBatch) -> None:

@@ -238,6 +238,33 @@ class Region(Plain):
         return self.think(self.words(tokens).masked_scatter(there, rows), None)
 
 
+class TwoBranches(Plain):
+    """Of two towers and projectors; pixels pass through both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other, self.merger = Eye(), nn.Linear(EYE, WIDTH)
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        rows = [self.connector(self.vision(image)), self.merger(self.other(image))]
+        both = torch.cat(rows, 1)[:, ::2]
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, both), None)
+
+
+@pytest.mark.parametrize(("encoder", "doubted"), [("vision", False), ("other", True)])
+def test_a_projector_of_another_tower_is_in_doubt(encoder: str, doubted: bool) -> None:
+    """VideoGPT+ names the tower of its clips."""
+    module, inputs = made(TwoBranches), {"tokens": FULL, "image": pictures(2)}
+    named = {**BY_HAND, "vision_encoder": encoder, "projector": "connector"}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).interface(inputs)
+    told = " ".join(run.record.get("doubts", []))
+    assert (
+        "what connector takes stays as it is where other hands over other rows" in told
+    ) == doubted
+    assert ("of two branches" in told) == doubted
+
+
 def test_one_of_several_projectors_is_said_so() -> None:
     module, inputs = made(Region), {"tokens": FULL, "image": pictures(2)}
     run = Probe(module, named=BY_HAND, special_token_ids=SPECIAL).layers(inputs)
