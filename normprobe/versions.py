@@ -166,10 +166,24 @@ def _loaded(model_class: Any, source: str | None, **options: Any) -> tuple[Any, 
         return (model, report) if named.get("output_loading_info") else model
 
     with patch.object(loader, "from_pretrained", classmethod(load_and_keep)):
-        found = model_class.from_pretrained(source, **options)
+        own = _own_loader(model_class)
+        try:
+            found = model_class.from_pretrained(source, **options)
+        except (AttributeError, TypeError):
+            if own is None:
+                raise
+            # It asks a model of what is one and a report (VLM-3R); what it adds, prepare() may.
+            found = load(model_class, source, **options)
     if isinstance(found, tuple):
         return found
     return (found, reports[-1]) if reports else load(model_class, source, **options)
+
+
+def _own_loader(model_class: Any) -> Any:
+    """The class that loads in a way of its own; None: transformers' is used."""
+    kinds = (kind for kind in model_class.__mro__ if "from_pretrained" in vars(kind))
+    first = next(kinds)
+    return None if first.__module__.startswith("transformers.") else first
 
 
 @contextmanager

@@ -36,7 +36,8 @@ def build_by_hand(
         processor: a tokenizer, or what holds one; it may hold an image processor.
         samples: with the same number of pictures or not.
         system: a system prompt, as ``--system`` gives it.
-        turn: the text of a turn: ``{images}``, unless the prompt itself says where they stand, and
+        turn: the text of a turn, without the begin and end tokens that the tokenizer adds:
+            ``{images}``, unless the prompt itself says where they stand, and
             ``{prompt}``; None: both as the chat template writes them.
         image: the text that stands for a picture, and white space behind it.
         image_ids: the ids in its place.
@@ -95,13 +96,15 @@ def build_by_hand(
             before, prompt = "", sample.text_with(lambda _: mark)
         text = turn_text.replace("{images}", before).replace("{prompt}", prompt)
         turns.append(replace(sample, prompt=text, images=()))
-    opening: list[int] = []
+    opening, closing = list[int](), list[int]()
     if turn is None and getattr(tokenizer, "chat_template", None):
         texts = render_chat(tokenizer, turns, system)
     else:
         texts = render_plain(tokenizer, turns, system)
-        added = tokenizer("").input_ids[:1]
-        opening = added if added == [tokenizer.bos_token_id] else []
+        added = tokenizer("").input_ids
+        opening = added[:1] if added[:1] == [tokenizer.bos_token_id] else []
+        ends = len(added) > len(opening) and added[-1] == tokenizer.eos_token_id  # T5's (MMICL)
+        closing = added[-1:] if ends else []
     rows, marks = [], []
     for text in texts:
         ids, mask = [*opening], [False] * len(opening)
@@ -109,6 +112,8 @@ def build_by_hand(
             words = tokenizer(piece, add_special_tokens=False).input_ids
             ids += [*(image_ids if number else ()), *words]
             mask += [True] * (len(image_ids) if number else 0) + [False] * len(words)
+        if ids[-1:] != closing:
+            ids, mask = ids + closing, mask + [False] * len(closing)
         rows.append(torch.tensor(ids))
         marks.append(torch.tensor(mask))
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)

@@ -182,6 +182,9 @@ def _takes_parts(processor: Any) -> bool:
                 return True
     if _shows(_WORD, _render(processor, [_user(processor, _WITH_IMAGE, parts=False)])):
         return False
+    alone = not is_multimodal(processor)  # a tokenizer, of a template of parts (VARGPT)
+    if alone and _shows(_WORD, _render(processor, [_user(processor, _TEXT, parts=True)])):
+        return True
     raise _unusable(processor, "does not show the prompt")
 
 

@@ -83,8 +83,19 @@ class InputsFile:
         return " and ".join(named) or "its family"
 
     def over(self, other: InputsFile) -> InputsFile:
-        """This file, and the functions of another one that this one does not have."""
+        """This file, and the functions of another one that this one does not have.
+
+        ``prepare`` of both: what the other's ``build`` needs goes first.
+        """
         functions = {name: getattr(self, name) or getattr(other, name) for name in _FUNCTIONS}
+        first, then = other.prepare, self.prepare
+        if first is not None and then is not None:
+
+            def prepare(model: Any, processor: Any) -> list[str]:
+                changed = [*(first(model, processor) or ())]
+                return [*changed, *(then(model, processor) or ())]
+
+            functions["prepare"] = prepare
         return replace(self, record={**other.record, **self.record}, **functions)
 
 

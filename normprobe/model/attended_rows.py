@@ -149,7 +149,8 @@ class _Forward:
         inside = set(chain.from_iterable(layer.modules() for layer in self.layers))
         handles = [on_input(self.layers[0], self._begin)]
         for name, module in self.model.named_modules():
-            if not name or any(name.startswith(f"{side}.") for side in self._sides):
+            below = any(name.startswith(f"{side}.") for side in self._sides)
+            if not name or (below and name not in self._sides):  # a merger in its tower is watched
                 continue
             if module not in inside and self.place is not None:
                 handles.append(after_call(module, partial(self._hand_over, name)))

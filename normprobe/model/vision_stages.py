@@ -18,6 +18,7 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import (
     HIDDEN_STATE,
     PROJECTED_STATE,
+    after_call,
     before_call,
     hidden_state_of,
     in_full_precision,
@@ -120,8 +121,11 @@ class VisionStages:
                 handles.append(on_call(reader, self._read))
             looks = self._class_rows or (reader is not None and self._group == VISUAL)
             block = _first_block(encoder.module) if looks else None
+            cuts = (m for m in encoder.module.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
             if block is not None:
                 handles.append(before_call(block, self._entered_blocks))
+            elif looks and (first := next(cuts, None)) is not None:
+                handles.append(after_call(first, self._cut))
         if projector is not None:
             handles.append(on_call(projector.module, self._projected, _projected_state))
         return handles
@@ -273,6 +277,12 @@ class VisionStages:
         state = next(states, torch.empty(0, 0))
         self._rows_of_blocks, self._rows_of_a_tile = state[..., 0].numel(), state.shape[-2]
         self._rows_before += self._rows_of_blocks
+
+    def _cut(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
+        """Of an encoder without blocks: as many rows as patches: no class row (Mono-InternVL)."""
+        images = len(patches) if patches.dim() > 3 else 1
+        self._rows_of_a_tile = patches[:, 0].numel() // len(patches) + self._class_rows
+        self._rows_of_blocks = self._rows_of_a_tile * images
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
         self._waiting.append((states, arguments, self._rows_of_blocks))

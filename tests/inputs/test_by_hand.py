@@ -72,6 +72,29 @@ def test_a_begin_token_is_written_once_in_front_where_the_tokenizer_adds_it() ->
     assert made["input_ids"][0].tolist() == [*ids_of("[user]"), 7, 7, -5, *ids_of("What?")]
 
 
+@pytest.mark.parametrize(
+    ("single", "begins", "ends"),
+    [("$A E", "", "E"), ("B $A E", "B", "E"), ("B $A B", "B", "B"), ("B $A", "B", "")],
+)
+def test_an_end_token_is_written_once_behind_where_the_tokenizer_adds_it(
+    single: str, begins: str, ends: str
+) -> None:
+    """T5's (MMICL); one token may begin and end."""
+    tokenizer = byte_tokenizer((), None)
+    tokenizer.bos_token, tokenizer.eos_token = "B", "B" if single.endswith("B") else "E"
+    known = [(token, tokenizer.convert_tokens_to_ids(token)) for token in "BE"]
+    rule = TemplateProcessing(single=single, special_tokens=known)
+    tokenizer.backend_tokenizer.post_processor = rule
+    ids_of = lambda text: tokenizer(text, add_special_tokens=False).input_ids  # noqa: E731
+    for turn in ("{images}{prompt}", f"{{images}}{{prompt}}{ends}"):
+        sample = Sample("a", "<image>What?", (RED,))
+        how = {**HOW, "turn": turn}
+        made = build_by_hand(nn.Module(), tokenizer, [sample], None, **how)
+        expected = [*ids_of(begins), 7, 7, -5, *ids_of(f"What?{ends}")]
+        assert made["input_ids"][0].tolist() == expected
+        assert made["image_mask"].sum() == 3 and made["image_mask"].shape == made["input_ids"].shape
+
+
 def test_a_tower_s_own_image_processor_looks_at_the_pictures() -> None:
     class Look(ImageProcessingMixin):
         def __call__(self, images, return_tensors):

@@ -1,6 +1,7 @@
 """Inputs files: what a user's file may hold, and what is said of one that cannot be used."""
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -84,7 +85,8 @@ def test_what_one_file_lacks_another_may_have(write):
     other = read_inputs_file(write(prepare + "parts = {'projector': 'b'}\ndef setup(): ..."))
     assert file.prepare != other.prepare
     both = file.over(other)
-    assert (both.setup, both.prepare) == (other.setup, file.prepare)
+    assert both.setup == other.setup
+    assert file.over(replace(other, prepare=None)).prepare == file.prepare
     assert both.parts == {"projector": "a"}
     assert file.over(NO_INPUTS_FILE) == file
     assert (
@@ -92,6 +94,15 @@ def test_what_one_file_lacks_another_may_have(write):
         == f"known and {file.record['path']}"
     )
     assert NO_INPUTS_FILE.names == "its family"
+
+
+def test_both_files_prepare_the_model():
+    """What the build of a family needs is there before a user's own."""
+    family = InputsFile(prepare=lambda model, _: model.append("family") or ["its token"])
+    user = InputsFile(prepare=lambda model, _: model.append("user"))
+    model = []
+    assert user.over(family).prepare(model, None) == ["its token"]
+    assert model == ["family", "user"]
 
 
 def test_every_function_of_a_file_is_used(repository, write, tmp_path, monkeypatch):

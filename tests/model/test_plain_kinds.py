@@ -293,6 +293,27 @@ def test_what_is_added_to_rows_that_text_attends_to_is_said(named) -> None:
         assert f"{np.quantile(norms, 0.5, method='lower'):.3g}" in said
 
 
+class Merging(Interleaved):
+    """The projector is inside of the tower (Vamba, of Qwen2-VL)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision.merger = self.connector
+        self.connector = nn.Identity()
+        self.vision.forward = self.merged
+
+    def merged(self, image: Tensor) -> Tensor:
+        return self.vision.merger(Eye.forward(self.vision, image))
+
+
+def test_rows_of_a_projector_inside_the_tower_are_those_that_text_attends_to() -> None:
+    named = {**NAMED, **ATTENDING, "vision_encoder": "vision", "projector": "vision.merger"}
+    inputs = {"tokens": WORDS, "image": pictures(2)}
+    run = Probe(made(Merging), named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert not run.record.get("doubts")
+    assert run.record["parts"]["projector"] == "vision.merger"
+
+
 def test_rows_that_no_module_hands_over_to_text_are_refused() -> None:
     inputs = {"tokens": WORDS, "image": pictures(2)}
     problem = "text attends to other rows than (behind|connector) hands over"

@@ -491,3 +491,43 @@ def test_rows_that_a_tower_adds_are_structural_where_it_hands_them_over(
             assert table.loc[(stage, group), "tokens"] == expected.numel()
             mean = table.loc[(stage, group), "norm_mean"]
             assert mean == pytest.approx(expected.mean().item(), 1e-6)
+
+
+class Patches(nn.Module):
+    """As Mono-InternVL's: patches alone, of an encoder that holds a class token and no block."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.cut, self.class_embedding = Eye().cut, nn.Parameter(torch.randn(1, 1, 24))
+        self.classes = classes
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        rows = self.cut(image).flatten(2).transpose(1, 2)
+        leading = self.class_embedding.expand(len(rows), self.classes, -1)
+        return torch.cat([leading, rows + image.mean()], 1)
+
+
+class OfPatches(Plain):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.vision = Patches(classes)
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.connector(self.vision(image)[:, self.vision.classes :])
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, rows), None)
+
+
+@pytest.mark.parametrize("classes", [0, 1])
+def test_patches_of_an_encoder_without_blocks_are_no_class_rows(classes: int) -> None:
+    module = made(OfPatches, classes)
+    places = [Plain.place] * 4
+    ids = torch.tensor([[1, *places, 8, 11, 12, 14, 9], [1, 6, 13, 15, *places, 9, 10]])
+    run = Probe(module).interface({"tokens": ids, "image": SEEN})
+    table = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        norms = module.vision(SEEN).double().norm(dim=-1)
+    assert table.loc[schema.VISUAL, "tokens"] == norms[:, classes:].numel()
+    mean = norms[:, classes:].mean().item()
+    assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(mean, 1e-6)
+    assert (schema.SPECIAL in table.index) == bool(classes)

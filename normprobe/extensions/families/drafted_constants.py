@@ -147,12 +147,15 @@ def constants_by_hand(
     rows = rows or 1 if id_of >= 0 else 1  # of an id of no word forward knows how many there are
     opened, closed = map(words.get, AROUND)
     asked = settings.get("mm_use_im_start_end") is True and "\nIMAGE = " not in f"\n{kept}"
-    around = AROUND if asked and rows == 1 and None not in (opened, closed) else ("", "")
+    around = AROUND if asked and None not in (opened, closed) else ("", "")
+    ids = f"[{id_of}] * {rows}"
+    if any(around):
+        ids = f"[{opened}] + {ids} + [{closed}]" if rows > 1 else f"[{opened}, {id_of}, {closed}]"
     text = _CONSTANTS.format(
         turn=turn,
         image="<image>".join(around),
         guess=GUESS,
-        ids=f"[{opened}, {id_of}, {closed}]" if any(around) else f"[{id_of}] * {rows}",
+        ids=ids,
         how=f"{'' if told else GUESS + ': '}what stands for a picture{between}",
         pixels=f"{side or 224}, {mean}, {std}",
         unless="unless a module holds an image processor, or else `look` of load_processor is one"

@@ -254,9 +254,10 @@ def _built(
 
 def _is_internvl_chat(model: nn.Module, tokenizer: Any, kept: str) -> bool:
     """Whether code under another name writes what InternVL's does around its squares."""
-    held = ("num_image_token", "conv_template", "system_message", "img_context_token_id")
+    held = ("num_image_token", "img_context_token_id")
     return (
         all(hasattr(model, each) for each in held)
+        and any(hasattr(model, each) for each in ("conv_template", "template"))
         and "image_flags" in signature(model.forward).parameters
         and "<IMG_CONTEXT>" in (tokenizer.get_vocab() if tokenizer else ())
         and "def load_processor(" not in kept

@@ -151,7 +151,9 @@ def _kept(path: Path) -> str:
             named |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
         of_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         unedited = isinstance(node, ast.FunctionDef) and _is_begun(node)
-        own = named & {"TURN", "IMAGE"} and _value(node) not in (TURN, *IMAGES, None)
+        marked = any(GUESS in line for line in lines[node.lineno - 1 : node.end_lineno])
+        as_begun = marked and _value(node) in (TURN, *IMAGES, None)
+        own = named & {"TURN", "IMAGE"} and not as_begun
         # No docstring; a call such as sys.path.insert stays.
         if own or not (named & _BEGUN or of_text or unedited):
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it

@@ -14,9 +14,12 @@ the conversation of the repository's own template.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
 from normprobe.inputs.by_hand import normalised
 from normprobe.inputs.chat import NO_SYSTEM, refuse_placeholder, with_placeholder
 from normprobe.inputs.inputs_file import InputsFile
@@ -78,14 +81,36 @@ def _build(
 
 def _conversation(model: Any, question: str, system: str | None) -> str:
     """The prompt in the template of the repository."""
-    template = model.conv_template.copy()
-    template.system_message = model.system_message if system is None else system
+    template = _template_of(model)
+    if system is not None:
+        template.system_message = system
     if system == NO_SYSTEM:
         template.system_message = template.system_template = ""
     template.append_message(template.roles[0], question)
     template.append_message(template.roles[1], None)
     prompt: str = template.get_prompt()
     return prompt.removeprefix(template.sep) if system == NO_SYSTEM else prompt
+
+
+def _template_of(model: Any) -> Any:
+    """A copy of the model's template; else that of its name, in ``conversation`` beside its class.
+
+    Mono-InternVL takes it there in each ``chat``.
+    """
+    if (held := getattr(model, "conv_template", None)) is not None:
+        template = held.copy()
+        template.system_message = model.system_message
+        return template
+    package = type(model).__module__.split(".")
+    for length in range(len(package) - 1, 0, -1):
+        with suppress(ModuleNotFoundError):
+            beside = import_module(".".join([*package[:length], "conversation"]))
+            return beside.get_conv_template(model.template)
+    raise NormprobeError(
+        f"{type(model).__name__} holds no conv_template, and no module `conversation` is beside it",
+        "set model.conv_template and model.system_message in prepare(model, processor) of an "
+        "--inputs file",
+    )
 
 
 def _squares(image: Image, config: Any) -> list[Tensor]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import transformers
 from torch import nn
+from transformers.utils.hub import HF_MODULES_CACHE
 
 import normprobe
 from normprobe.model.checkpoint import auto_class
@@ -122,9 +123,10 @@ def _on_path() -> Iterator[tuple[Path, Path]]:
     """Files of code below the folders of ``sys.path`` that are neither Python's nor normprobe's."""
     pythons = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
     own, count = Path(normprobe.__file__).resolve().parent, 0
+    others = [*pythons, Path(HF_MODULES_CACHE).resolve()]  # code of other checkpoints
     for entry in dict.fromkeys(sys.path):
         root = Path(entry).resolve()
-        if not root.is_dir() or any(root.is_relative_to(python) for python in pythons):
+        if not root.is_dir() or any(root.is_relative_to(other) for other in others):
             continue
         for folder, folders, files in os.walk(root):
             folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))

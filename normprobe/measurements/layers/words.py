@@ -98,7 +98,7 @@ def _by_layer(layers: pd.DataFrame, group: str) -> tuple[dict[int, Ratio], dict[
     return ratios_to_text(layers, "norm", group), ratios_to_text(layers, "angle", group)
 
 
-_NOT_TURNED = "No decoder layer changes visual states: of their turning there is nothing to say."
+_NOT_TURNED = "Text attends to the visual states: of their turning this run says nothing."
 _NO_PICTURE = "No picture was read: of visual tokens and their inertia this run says nothing."
 _NORM = LayerPhrases(
     "norm",

@@ -1,6 +1,7 @@
 """Plans a load: which tensors of a checkpoint it will read."""
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -196,6 +197,7 @@ def plan_loading(
         notes = _dtype_notes(named, dtype)
         renames = getattr(model, "_checkpoint_conversion_mapping", None)
         renames = renames or checkpoint.keywords.get("key_mapping")
+        renames = renames or is_native(model)
         unplaced = () if renames else tuple(_unplaced(model, weights, weights.file_of))
         return LoadPlan(checkpoint, type(model), weights, None, dtype, because, notes, unplaced)
     refuse_missing(checkpoint, report)
@@ -228,16 +230,35 @@ _MADE = ("inv_freq", "position_ids", "masked_bias", "num_batches_tracked")
 def _unplaced(model: nn.Module, weights: WeightFiles, unexpected: Iterable[str]) -> Iterator[str]:
     """Of the keys that the loader has no place for those that the whole model has none for.
 
-    Types of transformers leave some out on purpose: of these nothing is said.
+    Types of transformers leave some out on purpose: of these it is told what their layers lack, as
+    of a package's class of the same name (Vamba).
     """
-    if is_native(model):
-        return
+    within = _modules_of_layers(model) if is_native(model) else None
     names, prefix = tensor_names(model), f"{getattr(model, 'base_model_prefix', '')}."
     for key in sorted(unexpected):
-        causal_mask = key.endswith(".bias") and len(weights.header(key).shape) == 4  # as GPT-2's
+        held = key in weights.file_of  # else it was renamed
+        causal_mask = (
+            key.endswith(".bias") and held and len(weights.header(key).shape) == 4
+        )  # GPT-2
         made = causal_mask or key.endswith(_MADE)
+        if within is not None:
+            inside = _IN_LAYER.search(key)
+            made = made or inside is None or inside[2] in within.get(inside[1], {inside[2]})
         if not made and not {key, key.removeprefix(prefix), prefix + key} & names:
             yield key
+
+
+#: A layer in the name of a tensor, and what is inside of it.
+_IN_LAYER = re.compile(r"(\w+\.\d+)\.(\w+)\.")
+
+
+def _modules_of_layers(model: nn.Module) -> dict[str, set[str]]:
+    """By the end of the name of each layer, such as ``layers.0``, what is inside of all of them."""
+    found = defaultdict[str, set[str]](set)
+    for name, module in model.named_modules():
+        if end := re.search(r"\w+\.\d+$", name):
+            found[end[0]] |= {inner for inner, _ in module.named_children()}
+    return found
 
 
 def is_quantised(checkpoint: Checkpoint) -> bool:

@@ -582,7 +582,7 @@ def helper(model):
 
 
 TURN = "asked by its user: {images}{prompt}"
-IMAGE = "<image>\\n"
+IMAGE = "<image>\\n"  # a guess
 SIDE, MEAN, STD = 1, 2, 3
 TAKES = {}
 
@@ -692,6 +692,19 @@ def test_many_of_one_token_are_told_once() -> None:
     tokenizer = byte_tokenizer(("<patch>",), None)
     ids = tokenizer("aaa" + "<patch>" * 5 + "bb<patch>cccc").input_ids
     assert inputs_draft._in_words(tokenizer, ids) == "aaa[5 x <patch>]bb<patch>[4 x c]"
+
+
+def test_what_a_user_says_is_kept_though_it_is_a_guess_elsewhere(tmp_path: Path) -> None:
+    """The chat template was begun, and its user wrote what is often begun (VARGPT)."""
+    kept = {
+        'TURN = "USER: {images}{prompt} ASSISTANT:"\n': True,
+        'TURN = "USER: {images}{prompt} ASSISTANT:"  # a guess\n': False,
+        'TURN = "Q: {images}{prompt}"  # a guess\n': True,
+        "TURN = None\n": True,
+    }
+    for text, held in kept.items():
+        (tmp_path / "before.py").write_text(text)
+        assert inputs_draft._kept(tmp_path / "before.py") == (text if held else "")
 
 
 def test_a_prompt_without_a_turn_is_a_guess(

@@ -1,6 +1,8 @@
 """InternVL's chat layout: squares, their tokens and the conversation, written by hand."""
 
+import sys
 from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from PIL import Image
 from support.flat import flat
 from support.remote_code.opened import opened
 
-from normprobe import Probe
+from normprobe import NormprobeError, Probe
 from normprobe.data.data_set import open_data
 from normprobe.data.sample import Sample
 from normprobe.schema import MASKS
@@ -140,3 +142,21 @@ def test_samples_with_and_without_an_image_fit_into_one_batch(builder, capsys):
     table = probe.layers(builder.build([Sample("a", "What is it?"), sample])).table
     assert (flat(table)["nonfinite"] == 0).all()
     assert "warning" not in capsys.readouterr().out  # the code would go on without the image
+
+
+def test_a_template_is_taken_by_its_name_where_the_model_holds_none(builder, monkeypatch):
+    """Mono-InternVL makes it in each ``chat``, of ``conversation`` beside its class."""
+    expected = text_of(builder, Sample("a", "What?"))
+    held, said = builder.model.conv_template, builder.model.system_message
+    kind = type(builder.model)
+    beside = SimpleNamespace(get_conv_template={"tiny": held.copy()}.__getitem__)
+    beside.get_conv_template("tiny").system_message = said
+    monkeypatch.setattr(builder.model, "conv_template", None)
+    with pytest.raises(NormprobeError, match="holds no conv_template") as told:
+        monkeypatch.setattr(kind, "__module__", "nobodys.own.modeling")
+        builder.build([Sample("a", "What?")])
+    assert "prepare(model, processor)" in told.value.remedy
+    monkeypatch.setattr(builder.model, "template", "tiny", raising=False)
+    monkeypatch.setitem(sys.modules, "nobodys", ModuleType("nobodys"))
+    monkeypatch.setitem(sys.modules, "nobodys.conversation", beside)
+    assert text_of(builder, Sample("a", "What?")) == expected

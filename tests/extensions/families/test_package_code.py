@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from normprobe.extensions.families import package_code
 from normprobe.extensions.families.package_code import (
     loads_later,
     makes_pixels,
@@ -42,6 +43,12 @@ def test_the_class_is_found_by_the_text_of_files(
         )
     write(tmp_path / "pkg/of/type/__init__.py", f'{defines}model_type = "planted"\n')
     assert modules_of(NAMED) == ["pkg.of.type", "pkg.near", "pkg.deep.er.copy"]
+    monkeypatch.setattr(package_code, "HF_MODULES_CACHE", str(tmp_path / "pkg"))
+    monkeypatch.syspath_prepend(tmp_path / "pkg/of")  # inside: code of other checkpoints
+    assert modules_of(NAMED)[0] == "pkg.of.type"
+    monkeypatch.setattr(package_code, "HF_MODULES_CACHE", str(tmp_path / "none"))
+    assert modules_of(NAMED)[0] == "type"
+    sys.path.remove(str(tmp_path / "pkg/of"))
     write(
         tmp_path / "pkg/other.py", "    class OtherForCausalLM: pass\nclass OtherForCausal: pass\n"
     )

@@ -169,7 +169,7 @@ def test_visual_states_of_cross_attention_enter_no_decoder():
         "Text attends to visual states with 1.40 x the norm of text.",
         "Norm of visual states at the decoder input: 1.40 x [1.27, 1.54] as large as that of text "
         "tokens.",
-        "No decoder layer changes visual states: of their turning there is nothing to say.",
+        "Text attends to the visual states: of their turning this run says nothing.",
         "[ ]: 95 % interval (bootstrap over images).",
     ]
 

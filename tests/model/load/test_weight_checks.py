@@ -15,7 +15,7 @@ from support.cases import model_of
 from support.processors import make_processor
 from support.remote_code.tokenizer import byte_tokenizer
 from support.tiny_inputs import tiny_inputs
-from support.tiny_models import build
+from support.tiny_models import build, tiny_model
 from transformers import LlavaForConditionalGeneration
 
 from normprobe import Probe, find_parts
@@ -329,6 +329,29 @@ def test_weights_that_prepare_puts_in_place_of_others_are_compared(
     assert told.endswith(": is what prepare() loads what was trained?") == doubted
 
 
+def test_matrices_are_compared_before_biases(repository, tmp_path):
+    """Every n-th of sorted names may be a bias each time (VLM-3R): the trained ones are others."""
+    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    more = {f"tower.{n:02}.bias": torch.zeros(3) for n in range(40)}
+    more |= {f"tower.{n:02}.weight": torch.ones(3, 3) for n in range(40)}
+    save_file(weights | more, file, metadata={"format": "pt"})
+    byte_tokenizer((), None).save_pretrained(folder)
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import torch\ndef prepare(model, processor):\n"
+        "    model.tower = torch.nn.Module()\n"
+        "    for n in range(40):\n"
+        "        layer = torch.nn.Linear(3, 3)\n"
+        "        layer.bias.data.zero_()\n"
+        "        model.tower.add_module(f'{n:02}', layer)\n"
+    )
+    run = Probe(str(folder), trust_remote_code=True, inputs=str(mine)).layers(IDS)
+    told = " ".join(run.record["doubts"])
+    assert "80 of the weights that prepare() made, and 8 of 8 that were compared" in told
+
+
 def test_a_weight_that_has_its_place_under_two_names_is_no_doubt(with_more, tmp_path):
     """ST-LLM keeps its table of words in two modules, one of them made later."""
     mine = tmp_path / "mine.py"
@@ -452,3 +475,49 @@ def test_a_file_whose_prepare_fails_is_to_be_mended(tmp_path):
     with pytest.raises(NormprobeError, match=r"the inputs file .*mine\.py does not fit") as raised:
         Probe(model_of("llava"), inputs=str(mine)).layers(tiny_inputs(model_of("llava")))
     assert raised.value.remedy.startswith(f"mend prepare() in {mine}")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        # As of a package's class that has the name of transformers' (Vamba).
+        ("language_model.layers.0.cross_attn.q_proj.weight", True),
+        ("language_model.layers.0.self_attn.rotary_emb.inv_freq", False),
+        ("language_model.layers.0.self_attn.q_proj.weight_scale", False),
+        ("language_model.layers.61.cross_attn.q_proj.weight", False),  # DeepSeek-V3's last
+        ("head_that_only_training_has.weight", False),
+    ],
+)
+def test_what_layers_of_transformers_have_no_place_for_is_told(
+    name: str, told: bool, tmp_path: Path
+) -> None:
+    """All else in files of a type of transformers may be left out on purpose."""
+    tiny_model("llava").save_pretrained(tmp_path)
+    held = load_file(tmp_path / "model.safetensors")
+    layer = next(key for key in held if "layers.0.self_attn.q_proj" in key and "vision" not in key)
+    name = layer.partition("layers.0.")[0] + name.removeprefix("language_model.")
+    save_file({**held, name: torch.ones(4, 4)}, tmp_path / "model.safetensors", {"format": "pt"})
+    checkpoint = open_checkpoint(str(tmp_path))
+    unplaced = plan_loading(checkpoint, build_on_meta(checkpoint)).unplaced
+    assert [each.rpartition("layers.0.")[2] for each in unplaced] == (
+        [name.rpartition("layers.0.")[2]] if told else []
+    )
+
+
+def test_a_loader_that_asks_its_model_of_a_report_is_passed_by(repository, tmp_path):
+    """VLM-3R's sets a tower behind transformers' own, which was asked for a report, too."""
+    folder = shutil.copytree(repository("buffers"), tmp_path / "own_loader")
+    (code,) = folder.glob("modeling_*.py")
+    text = code.read_text()
+    opened = re.search(r"class \w+\(PreTrainedModel\):\n", text)
+    own = (
+        "    @classmethod\n    def from_pretrained(cls, *arguments, **options):\n"
+        "        model = super().from_pretrained(*arguments, **options)\n"
+        "        model.config.was_read = True\n        return model\n\n"
+    )
+    code.write_text(text.replace(opened[0], opened[0] + own))
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    model = load_model(checkpoint, device="cpu")
+    weights = load_file(folder / "model.safetensors")
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, weights[name])
