@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.chat import refuse_placeholder, render_chat, render_plain
+from normprobe.inputs.chat import refuse_placeholder, render_chat, render_plain, takes_parts
 from normprobe.inputs.processor import tokenizer_of
 
 if TYPE_CHECKING:
@@ -97,10 +97,16 @@ def build_by_hand(
         text = turn_text.replace("{images}", before).replace("{prompt}", prompt)
         turns.append(replace(sample, prompt=text, images=()))
     opening, closing = list[int](), list[int]()
-    if turn is None and getattr(tokenizer, "chat_template", None):
-        texts = render_chat(tokenizer, turns, system)
-    else:
-        texts = render_plain(tokenizer, turns, system)
+    by_template = turn is None and bool(getattr(tokenizer, "chat_template", None))
+    render = render_chat if by_template else render_plain
+    texts = render(tokenizer, turns, system)
+    # A template of parts is a processor's, which asks the tokenizer for the rest (VARGPT); another
+    # writes all that there is.
+    if not by_template or (
+        takes_parts(tokenizer)
+        and str(tokenizer.bos_token) not in tokenizer.chat_template
+        and "bos_token" not in tokenizer.chat_template
+    ):
         added = tokenizer("").input_ids
         opening = added[:1] if added[:1] == [tokenizer.bos_token_id] else []
         ends = len(added) > len(opening) and added[-1] == tokenizer.eos_token_id  # T5's (MMICL)

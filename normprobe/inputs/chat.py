@@ -53,7 +53,7 @@ def render_chat(
     answers: Sequence[str] | None = None,
 ) -> list[str]:
     """Render each sample: its turns, and the opening of the model's turn, or its answer."""
-    parts = _takes_parts(processor)
+    parts = takes_parts(processor)
     opening = _system_messages(processor, system, parts)
     hoists = parts and _hoists_images(processor)
     texts = []
@@ -79,7 +79,7 @@ def conversations(
     processor: Any, samples: Sequence[Sample], system: str | None
 ) -> list[list[_Message]]:
     """Each sample as messages in parts, its image among them, for a template that tokenises."""
-    if not _takes_parts(processor):
+    if not takes_parts(processor):
         raise ValueError("the chat template takes no image parts")
     if any(sample.videos or sample.audios for sample in samples):
         raise ValueError("clips and sounds are not handed over inside messages")
@@ -172,7 +172,7 @@ def _written_token(processor: Any) -> str | None:
     return None if places_it else image_token(processor)
 
 
-def _takes_parts(processor: Any) -> bool:
+def takes_parts(processor: Any) -> bool:
     """Tell whether the template takes a user message as parts (True) or as a string (False)."""
     if is_multimodal(processor):
         without = _render(processor, [_user(processor, _TEXT, parts=True)])

@@ -72,6 +72,16 @@ def test_a_begin_token_is_written_once_in_front_where_the_tokenizer_adds_it() ->
     assert made["input_ids"][0].tolist() == [*ids_of("[user]"), 7, 7, -5, *ids_of("What?")]
 
 
+@pytest.mark.parametrize("opens", ["", "{{ bos_token }}"])
+def test_a_template_of_parts_leaves_the_begin_token_to_the_tokenizer(opens: str) -> None:
+    """It is a processor's (VARGPT), unless it writes one itself."""
+    said = "{% for c in m['content'] if c['type'] == 'text' %}{{ c['text'] }}{% endfor %}"
+    template = opens + "{% for m in messages %}[{{ m['role'] }}]" + said + "{% endfor %}"
+    made, ids_of = built([Sample("a", "<image>What?", (RED,))], template, begin=True)
+    expected = [*ids_of("[user]"), 7, 7, -5, *ids_of("What?")]
+    assert made["input_ids"][0].tolist() == [*ids_of("B"), *expected]
+
+
 @pytest.mark.parametrize(
     ("single", "begins", "ends"),
     [("$A E", "", "E"), ("B $A E", "B", "E"), ("B $A B", "B", "B"), ("B $A", "B", "")],
