@@ -507,10 +507,17 @@ class Patches(nn.Module):
         return torch.cat([leading, rows + image.mean()], 1)
 
 
+class Four(nn.Linear):
+    """One token of four patches."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows.flatten(1)[:, None])
+
+
 class OfPatches(Plain):
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.vision = Patches(classes)
+        self.vision, self.connector = Patches(classes), Four(4 * 24, 32)
 
     def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         rows = self.connector(self.vision(image)[:, self.vision.classes :])
@@ -520,10 +527,9 @@ class OfPatches(Plain):
 
 @pytest.mark.parametrize("classes", [0, 1])
 def test_patches_of_an_encoder_without_blocks_are_no_class_rows(classes: int) -> None:
-    module = made(OfPatches, classes)
-    places = [Plain.place] * 4
-    ids = torch.tensor([[1, *places, 8, 11, 12, 14, 9], [1, 6, 13, 15, *places, 9, 10]])
-    run = Probe(module).interface({"tokens": ids, "image": SEEN})
+    torch.manual_seed(0)
+    module = OfPatches(classes).eval()
+    run = Probe(module).interface({"tokens": ONE_EACH, "image": SEEN})
     table = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
     with torch.no_grad():
         norms = module.vision(SEEN).double().norm(dim=-1)
