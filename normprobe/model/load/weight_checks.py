@@ -56,7 +56,9 @@ def refuse_missing(checkpoint: Checkpoint, report: Mapping[str, Any]) -> None:
 def loading_beside(model: nn.Module) -> Iterator[list[str]]:
     """Of what code loads by itself inside the block, such as a tower: what its files lack.
 
-    Where the code says no dtype, it is that of ``model``: transformers 5 takes the files'.
+    And what changes behind the load: ``post_init`` of what is around a part may make its weights
+    anew (VLM-3R). Where the code says no dtype, it is that of ``model``: transformers 5 takes the
+    files'.
     """
     dtypes = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
     dtype = next(dtypes, None)
@@ -75,8 +77,26 @@ def loading_beside(model: nn.Module) -> Iterator[list[str]]:
             )
         return (model, report) if told else model
 
-    with patch.object(PreTrainedModel, "from_pretrained", classmethod(load_and_see)):
+    read, fill = dict[int, tuple[str, Tensor, int]](), nn.Module.load_state_dict
+
+    def fill_and_see(module: nn.Module, state_dict: Any, *more: Any, **options: Any) -> Any:
+        filled = fill(module, state_dict, *more, **options)
+        for name, weight in module.named_parameters():
+            if name in state_dict:
+                read[id(weight)] = f"{type(module).__name__}.{name}", weight, weight._version
+        return filled
+
+    with (
+        patch.object(PreTrainedModel, "from_pretrained", classmethod(load_and_see)),
+        patch.object(nn.Module, "load_state_dict", fill_and_see),
+    ):
         yield found
+    changed = [name for name, weight, version in read.values() if weight._version != version]
+    if changed:
+        found.append(
+            f"weights changed behind the load_state_dict() that read them ({len(changed)}, such as "
+            f"{changed[0]}): code around them may have made them anew"
+        )
 
 
 def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Module) -> str:

@@ -329,6 +329,33 @@ def test_weights_that_prepare_puts_in_place_of_others_are_compared(
     assert told.endswith(": is what prepare() loads what was trained?") == doubted
 
 
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("torch.nn.init.normal_(pool.weight)", True),
+        ("pool.double()", False),
+        ("pool.requires_grad_(False)", False),
+        ("torch.nn.init.normal_(pool.weight); pool.load_state_dict(held)", False),
+        ("pool.weight = torch.nn.Parameter(held['weight'])", False),
+    ],
+)
+def test_weights_that_are_made_anew_behind_their_load_are_in_doubt(
+    with_more, tmp_path, code: str, changed: bool
+) -> None:
+    """VLM-3R's spatial tower, of which only half the runs would tell."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import torch\ndef prepare(model, processor):\n"
+        "    pool = model.layers[0].pool = torch.nn.Linear(3, 3, bias=False)\n"
+        "    held = {'weight': torch.full((3, 3), 0.5)}\n"
+        f"    pool.load_state_dict(state_dict=held)\n    {code}\n"
+    )
+    run = Probe(str(with_more), trust_remote_code=True, inputs=str(mine)).layers(IDS)
+    told = " ".join(run.record.get("doubts", []))
+    said = "weights changed behind the load_state_dict() that read them (1, such as Linear.weight)"
+    assert (said in told) == changed
+
+
 def test_matrices_are_compared_before_biases(repository, tmp_path):
     """Every n-th of sorted names may be a bias each time (VLM-3R): the trained ones are others."""
     folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
