@@ -75,21 +75,29 @@ def setup_text(settings: Mapping[str, Any]) -> str:
 
 
 def registering_text(settings: Mapping[str, Any], source: CheckpointSource) -> str:
-    """A ``setup`` for a class of a package whose type transformers has; "" for any other."""
+    """A ``setup`` for a class of a package whose type transformers has; "" for any other.
+
+    Put out of use where transformers has a class of that name: either may be meant (Vamba).
+    """
     its_class, model_type = (settings.get("architectures") or [""])[0], settings.get("model_type")
-    known = hasattr(transformers, str(its_class)) or "auto_map" in settings
     reader = type(source.checkpoint.config).__module__
-    if known or not reader.startswith("transformers.") or not (found := modules_of(settings)):
+    if "auto_map" in settings or not reader.startswith("transformers."):
+        return ""
+    if not (found := modules_of(settings)):
         return ""
     offers = auto_class(source.checkpoint.kind, source.checkpoint.config).__name__
     more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
-    lines = (
-        f"import {found[0]} as code  # {GUESS}: {its_class} is there{more}",
-        f"from transformers import {offers}  # which makes its own of the type {model_type}",
+    lines = [
+        "def setup():",
+        f"    import {found[0]} as code  # {GUESS}: {its_class} is there{more}",
+        f"    from transformers import {offers}  # which makes its own of the type {model_type}",
         "",
-        f"{offers}.register(code.{its_class}.config_class, code.{its_class}, exist_ok=True)",
-    )
-    return "\ndef setup():\n" + "".join(f"    {line}".rstrip() + "\n" for line in lines) + "\n"
+        f"    {offers}.register(code.{its_class}.config_class, code.{its_class}, exist_ok=True)",
+    ]
+    if hasattr(transformers, its_class):
+        told = f"{GUESS} that transformers' own {its_class} is meant, and not the package's"
+        lines = [f"# {line}".rstrip() for line in (told, *lines)]
+    return "\n" + "\n".join(lines) + "\n\n"
 
 
 def modules_of(settings: Mapping[str, Any]) -> list[str]:

@@ -273,6 +273,28 @@ def test_the_class_of_a_package_is_registered_for_a_type_of_transformers(
         sys.modules.pop("packaged_code", None)
 
 
+def test_a_package_s_class_of_a_name_of_transformers_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vamba's has that of Qwen2-VL: nothing tells which is meant, and transformers' is measured."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(SPECIMEN_DIR, "model")
+    (name,) = json.loads(Path("model/config.json").read_text())["architectures"]
+    Path("same_name.py").write_text(
+        "raise RuntimeError\n\n\nclass NAME:\n    ...\n".replace("NAME", name)
+    )
+    begun = invoke("inputs", "model", "--trust-remote-code", "--write", "begun.py")
+    assert "one sample is measured with it: 64 visual" in begun.stdout, begun.output
+    text = Path("begun.py").read_text()
+    told = (
+        f"# a guess that transformers' own {name} is meant, and not the package's\n# def setup():\n"
+    )
+    assert f"{told}#     import same_name as code  # a guess: {name} is there\n" in text
+    line = text[: text.index(told)].count("\n") + 1
+    assert f"look at lines {line}, {line + 2}" in begun.stdout
+
+
 def test_what_a_part_is_not_given_is_no_keyword_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
