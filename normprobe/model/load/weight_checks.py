@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from normprobe.errors import NormprobeError
-from normprobe.failures import other_version
+from normprobe.failures import is_native, other_version
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.repository import Repository
@@ -108,11 +108,13 @@ def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Mo
     parameters = dict(model.named_parameters(remove_duplicate=False))
     there, doubts = _by_key(unplaced, parameters), list[str]()
     left, made = [k for k in unplaced if k not in there], [k for k in unplaced if k in there]
+    way = "where its code makes their modules later, do so in prepare(model, processor)"
+    if is_native(model):
+        way = f"a package may have a {type(model).__name__} of its own: register it in setup()"
     if left:
         doubts.append(
             f"the model has no place for {len(left)} of the tensors in its files, such as "
-            f"{left[0]}: what these do is not measured; where its code makes their modules later, "
-            "do so in prepare(model, processor) of --inputs FILE.py"
+            f"{left[0]}: what these do is not measured; {way} of --inputs FILE.py"
         )
     if told := _other_values(weights, {key: there[key] for key in made}):
         doubts.append(f"the files hold {told}: what is measured is not what they hold")

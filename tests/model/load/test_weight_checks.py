@@ -529,6 +529,13 @@ def test_what_layers_of_transformers_have_no_place_for_is_told(
     assert [each.rpartition("layers.0.")[2] for each in unplaced] == (
         [name.rpartition("layers.0.")[2]] if told else []
     )
+    make_processor("llava").save_pretrained(tmp_path)
+    run = Probe(str(tmp_path)).layers(tiny_inputs(model_of("llava")))
+    (doubt,) = run.record.get("doubts") or [""]
+    said = (
+        "a package may have a LlavaForConditionalGeneration of its own: register it in setup() of"
+    )
+    assert (said in doubt) == told
 
 
 def test_a_loader_that_asks_its_model_of_a_report_is_passed_by(repository, tmp_path):
