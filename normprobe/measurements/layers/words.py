@@ -99,7 +99,10 @@ def _by_layer(layers: pd.DataFrame, group: str) -> tuple[dict[int, Ratio], dict[
 
 
 _NOT_TURNED = "Text attends to the visual states: of their turning this run says nothing."
-_NO_PICTURE = "No picture was read: of visual tokens and their inertia this run says nothing."
+_NO_PICTURE = (
+    "No row that enters the decoder is a picture's: of visual tokens and their inertia this run "
+    "says nothing."
+)
 _NORM = LayerPhrases(
     "norm",
     "Visual tokens have a larger norm than text tokens",

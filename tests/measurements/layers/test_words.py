@@ -56,7 +56,10 @@ def test_text_alone_grows_and_a_special_token_is_loud():
         "The mean norm of text tokens goes from 2.000 to 50.00.",
         f"Text tokens turn by {FLAT[1]:.2f} to {FLAT[1]:.2f} radians a layer.",
     ]
-    no_picture = "No picture was read: of visual tokens and their inertia this run says nothing."
+    no_picture = (
+        "No row that enters the decoder is a picture's: of visual tokens and their inertia "
+    )
+    no_picture += "this run says nothing."
     sink = (
         "After layer 2 the mean norm of special tokens is 20 x their median: the loudest token "
         'of a sample holds 97 % of it, in 56 of 56 samples "<s>" at position 0.'
