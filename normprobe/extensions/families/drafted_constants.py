@@ -43,8 +43,8 @@ _WORD = re.compile(
 #: Words around a picture in LLaVA's kin, where the config says that there are some.
 AROUND = ("<im_start>", "<im_end>")
 
-TURN = "USER: {images}{prompt} ASSISTANT:"
-IMAGES = ("<image>\n", "<image>".join(AROUND) + "\n")
+USUAL_TURN = "USER: {images}{prompt} ASSISTANT:"
+USUAL_IMAGES = ("<image>\n", "<image>".join(AROUND) + "\n")
 
 _CONSTANTS = """
 TURN = {turn}
@@ -135,7 +135,7 @@ def constants_by_hand(
         turn = f"None  # {GUESS}: the chat template's, or a text as "
         turn += '"{images}Question: {prompt} Answer:"'
     else:
-        turn = f'"{TURN}"  # {GUESS}'
+        turn = f'"{USUAL_TURN}"  # {GUESS}'
     ends = [number(end) for end in _ENDS]
     its_own = read_config_file(cached(tower, "preprocessor_config.json", None)) if tower else {}
     crops = (settings | its_own).get("do_center_crop") and "image_aspect_ratio" not in settings

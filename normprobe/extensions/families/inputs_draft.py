@@ -11,7 +11,7 @@ from typing import Any
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
-from normprobe.extensions.families.drafted_constants import IMAGES, LOADER, TURN
+from normprobe.extensions.families.drafted_constants import LOADER, USUAL_IMAGES, USUAL_TURN
 from normprobe.extensions.families.drafted_text import file_text
 from normprobe.extensions.families.package_code import GUESS
 from normprobe.failures import PREPARED
@@ -152,7 +152,7 @@ def _kept(path: Path) -> str:
         of_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         unedited = isinstance(node, ast.FunctionDef) and _is_begun(node)
         marked = any(GUESS in line for line in lines[node.lineno - 1 : node.end_lineno])
-        as_begun = marked and _value(node) in (TURN, *IMAGES, None)
+        as_begun = marked and _value(node) in (USUAL_TURN, *USUAL_IMAGES, None)
         own = named & {"TURN", "IMAGE"} and not as_begun
         # No docstring; a call such as sys.path.insert stays.
         if own or not (named & _BEGUN or of_text or unedited):
