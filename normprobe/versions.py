@@ -141,7 +141,7 @@ def load_and_report(
     Returns:
         The model, and the loading info.
     """
-    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    options |= {"ignore_mismatched_sizes": True}
     if is_line_5():
         return _loaded(model_class, source, **options)
     shapes: dict[str, tuple[Size, Size]] = {}
@@ -155,35 +155,23 @@ def load_and_report(
 
 
 def _loaded(model_class: Any, source: str | None, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """The model and the report, also of a class whose loader returns the model alone (Video-XL)."""
-    loader = transformers.PreTrainedModel
+    """The model and the report, also of a class whose loader is its own.
+
+    Which asks a model of what it gets (VLM-3R), or returns the model alone (Video-XL): none is
+    told of the report, which is kept beside.
+    """
+    loader, asked = transformers.PreTrainedModel, {"output_loading_info": True}
     load, reports = vars(loader)["from_pretrained"].__func__, list[dict[str, Any]]()
 
     def load_and_keep(cls: Any, *arguments: Any, **named: Any) -> Any:
-        model, report = load(cls, *arguments, **{**named, "output_loading_info": True})
+        model, report = load(cls, *arguments, **{**named, **asked})
         if cls is model_class:
             reports.append(report)
         return (model, report) if named.get("output_loading_info") else model
 
     with patch.object(loader, "from_pretrained", classmethod(load_and_keep)):
-        own = _own_loader(model_class)
-        try:
-            found = model_class.from_pretrained(source, **options)
-        except (AttributeError, TypeError):
-            if own is None:
-                raise
-            # It asks a model of what is one and a report (VLM-3R); what it adds, prepare() may.
-            found = load(model_class, source, **options)
-    if isinstance(found, tuple):
-        return found
-    return (found, reports[-1]) if reports else load(model_class, source, **options)
-
-
-def _own_loader(model_class: Any) -> Any:
-    """The class that loads in a way of its own; None: transformers' is used."""
-    kinds = (kind for kind in model_class.__mro__ if "from_pretrained" in vars(kind))
-    first = next(kinds)
-    return None if first.__module__.startswith("transformers.") else first
+        found = model_class.from_pretrained(source, **options)
+    return (found, reports[-1]) if reports else load(model_class, source, **asked, **options)
 
 
 @contextmanager

@@ -538,7 +538,7 @@ def test_what_layers_of_transformers_have_no_place_for_is_told(
     assert (said in doubt) == told
 
 
-def test_a_loader_that_asks_its_model_of_a_report_is_passed_by(repository, tmp_path):
+def test_what_a_loader_of_its_own_does_is_done(repository, tmp_path):
     """VLM-3R's sets a tower behind transformers' own, which was asked for a report, too."""
     folder = shutil.copytree(repository("buffers"), tmp_path / "own_loader")
     (code,) = folder.glob("modeling_*.py")
@@ -552,6 +552,7 @@ def test_a_loader_that_asks_its_model_of_a_report_is_passed_by(repository, tmp_p
     code.write_text(text.replace(opened[0], opened[0] + own))
     checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
     model = load_model(checkpoint, device="cpu")
+    assert model.config.was_read
     weights = load_file(folder / "model.safetensors")
     for name, weight in model.named_parameters():
         assert torch.equal(weight, weights[name])
