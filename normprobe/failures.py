@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -533,11 +533,17 @@ def _environment(package: str, version: str) -> str:
 def _where_from() -> str:
     """What installs normprobe again: the folder that it was installed from, or its name."""
     with suppress(PackageNotFoundError):
-        told = json.loads(distribution("normprobe").read_text("direct_url.json") or "{}")
-        folder = str(told.get("url", ""))
-        if "dir_info" in told and folder.startswith("file://"):
-            return unquote(folder.removeprefix("file://"))
+        return installed_from(distribution("normprobe")) or "normprobe"
     return "normprobe"
+
+
+def installed_from(package: Distribution) -> str:
+    """The folder that a package was installed from; empty where it came from elsewhere."""
+    told = json.loads(package.read_text("direct_url.json") or "{}")
+    folder = str(told.get("url", ""))
+    if "dir_info" in told and folder.startswith("file://"):
+        return unquote(folder.removeprefix("file://"))
+    return ""
 
 
 def _exactly(version: str) -> str:

@@ -11,7 +11,12 @@ from typing import Any
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
-from normprobe.extensions.families.drafted_constants import LOADER, USUAL_IMAGES, USUAL_TURN
+from normprobe.extensions.families.drafted_constants import (
+    LOADER,
+    LOOK,
+    USUAL_IMAGES,
+    USUAL_TURN,
+)
 from normprobe.extensions.families.drafted_text import file_text
 from normprobe.extensions.families.package_code import GUESS
 from normprobe.failures import PREPARED
@@ -71,18 +76,19 @@ def _begun(model: str, path: Path, loading: Loading) -> tuple[str, str]:
         kept, said = _kept(loading.inputs), _said(loading.inputs)
         named = read_inputs_file(loading.inputs).parts
         loading = replace(loading, named=[*named.items(), *(loading.named or ())])
-    text = _written(path, file_text(model, path.name, loading, source, kept, said))
-    if source is not None:
-        left_out = re.findall(rf'# "(\w+)": NAME,  # {GUESS}', text)
-        told = _tried(model, path, loading, left_out)
-        asked = ["labels"] if re.search(r"where [\w ]*\blabels\b[\w ]* (is|are) None", told) else []
-        if by_hand := "process_images" in text and f"build() of {path} fails" in told:
-            asked = []
-        if asked or by_hand:  # its package's pixels may be of use to others alone (PAVE)
-            again = file_text(model, path.name, loading, source, kept, said, asked, by_hand)
-            text = _written(path, again)
-            told = _tried(model, path, loading, left_out)
-    return told, text
+    asked, by_hand = list[str](), False
+    while True:
+        made = file_text(model, path.name, loading, source, kept, said, asked, by_hand)
+        text = _written(path, made)
+        if source is None:
+            return told, text
+        told = _tried(model, path, loading, re.findall(rf'# "(\w+)": NAME,  # {GUESS}', text))
+        if not asked and re.search(r"where [\w ]*\blabels\b[\w ]* (is|are) None", told):
+            asked = ["labels"]
+        elif not by_hand and "process_images" in text and f"build() of {path} fails" in told:
+            by_hand = True  # its package's pixels may be of use to others alone (PAVE)
+        else:
+            return told, text
 
 
 def _written(path: Path, text: str) -> str:
@@ -163,10 +169,11 @@ def _kept(path: Path) -> str:
 
 def _is_begun(node: ast.FunctionDef) -> bool:
     """Whether a function is as it was begun, so that what is known by now may take its place."""
-    with_look, _, end = ast.unparse(ast.parse(LOADER.format(trust=True, look=""))).rpartition("\n")
-    text = re.sub(r"trust_remote_code=(True|False)", "trust_remote_code=True", ast.unparse(node))
-    loads = text.startswith(with_look) and text.endswith(end) and len(node.body) in (3, 5)
-    return text == _NOTHING_PREPARED or loads
+    begun = {_NOTHING_PREPARED}
+    for trust in (False, True):
+        looks = ("", LOOK.format(place="path", trust=trust))  # a tower's place may be its user's
+        begun |= {ast.unparse(ast.parse(LOADER.format(trust=trust, look=look))) for look in looks}
+    return ast.unparse(node) in begun
 
 
 def _value(node: ast.stmt) -> Any:

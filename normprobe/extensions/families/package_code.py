@@ -5,12 +5,11 @@ of files alone. Once it is imported, the package says how its authors talk, cut 
 a vision encoder later.
 """
 
-import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import distributions
@@ -23,17 +22,13 @@ from torch import nn
 from transformers.utils.hub import HF_MODULES_CACHE
 
 import normprobe
+from normprobe.failures import installed_from
 from normprobe.model.checkpoint import auto_class
 from normprobe.runs.model_source import CheckpointSource
 
 #: In each line of an inputs file that nothing told.
 GUESS = "a guess"
 
-_SETUP = """
-def setup():
-    {what}  # a guess{others}
-
-"""
 UNPREPARED = """
 def prepare(model, processor):
     pass  # a guess; what its code loads later, such as model.get_vision_tower().load_model()
@@ -47,8 +42,8 @@ def prepare(model, processor):
 
 """
 
-#: Files that are looked through at most, and how large one of code may be.
-_FILES, _BYTES = 20_000, 1_000_000
+#: Folders and files of one place that are looked through at most, and how large a file may be.
+_LOOKED_THROUGH, _BYTES = 20_000, 1_000_000
 
 #: Folders that hold no module that is imported by its own name.
 _OTHER_FOLDERS = re.compile(r"\.|__pycache__$|build$|dist$|node_modules$|site-packages$")
@@ -62,16 +57,14 @@ _LIBRARIES = {"builtins", "torch", "transformers", "transformers_modules"}
 
 def setup_text(settings: Mapping[str, Any]) -> str:
     """A ``setup`` that imports the class that a config names, where a package has it."""
-    its_class = (settings.get("architectures") or [settings.get("model_type")])[0]
-    if hasattr(transformers, str(its_class)):  # an adapter's config names that of its base
-        its_class, found = f"the class for the type {settings.get('model_type')}", []
+    its_class = _class_of(settings)
+    if hasattr(transformers, its_class):  # an adapter's config names that of its base
+        what = f"import the module of the class for the type {settings.get('model_type')} here"
+    elif found := modules_of(settings):
+        return f"\ndef setup():\n    {_importing(found, its_class)}\n\n"
     else:
-        found = modules_of(settings)
-    if not found:
-        what = f"import the module of {its_class} here"
-        return _SETUP.format(what=f"raise ImportError({what!r})", others="")
-    more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
-    return _SETUP.format(what=f"import {found[0]}", others=f": {its_class} is there{more}")
+        what = f"import the module of {its_class or settings.get('model_type')} here"
+    return f"\ndef setup():\n    raise ImportError({what!r})  # {GUESS}\n\n"
 
 
 def registering_text(settings: Mapping[str, Any], source: CheckpointSource) -> str:
@@ -79,18 +72,15 @@ def registering_text(settings: Mapping[str, Any], source: CheckpointSource) -> s
 
     Put out of use where transformers has a class of that name: either may be meant (Vamba).
     """
-    its_class, model_type = (settings.get("architectures") or [""])[0], settings.get("model_type")
-    reader = type(source.checkpoint.config).__module__
-    if "auto_map" in settings or not reader.startswith("transformers."):
+    its_class, checkpoint = _class_of(settings), source.checkpoint
+    native = type(checkpoint.config).__module__.startswith("transformers.")
+    if "auto_map" in settings or not native or not (found := modules_of(settings)):
         return ""
-    if not (found := modules_of(settings)):
-        return ""
-    offers = auto_class(source.checkpoint.kind, source.checkpoint.config).__name__
-    more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
+    offers = auto_class(checkpoint.kind, checkpoint.config).__name__
     lines = [
         "def setup():",
-        f"    import {found[0]} as code  # {GUESS}: {its_class} is there{more}",
-        f"    from transformers import {offers}  # which makes its own of the type {model_type}",
+        f"    {_importing(found, its_class, ' as code')}",
+        f"    from transformers import {offers}",
         "",
         f"    {offers}.register(code.{its_class}.config_class, code.{its_class}, exist_ok=True)",
     ]
@@ -100,6 +90,19 @@ def registering_text(settings: Mapping[str, Any], source: CheckpointSource) -> s
     return "\n" + "\n".join(lines) + "\n\n"
 
 
+def _importing(found: Sequence[str], its_class: str, called: str = "") -> str:
+    """The line that imports the likeliest module of a class."""
+    more = f"; it is in {', '.join(found[1:4])}, too" * (len(found) > 1)
+    return f"import {found[0]}{called}  # {GUESS}: {its_class} is there{more}"
+
+
+def _class_of(settings: Mapping[str, Any]) -> str:
+    """The class that a config names; empty where it names none: a stranger may write anything."""
+    named = settings.get("architectures")
+    names = named if isinstance(named, list) else []
+    return next((n for n in names if isinstance(n, str) and n.isidentifier()), "")
+
+
 def modules_of(settings: Mapping[str, Any]) -> list[str]:
     """Where the class is that a config names, as modules to import, the likeliest first.
 
@@ -107,8 +110,7 @@ def modules_of(settings: Mapping[str, Any]) -> list[str]:
     (EmbodiedGPT has older copies beside it). Looked through are the folders of ``sys.path`` outside
     of Python's own, then the packages that say that they need transformers. Nothing is imported.
     """
-    name = next((n for n in settings.get("architectures") or () if isinstance(n, str)), "")
-    if not name.isidentifier():
+    if not (name := _class_of(settings)):
         return []
     defines = re.compile(rf"^class {name}\b", re.MULTILINE)
     of_type = f"{settings.get('model_type')}"
@@ -129,22 +131,12 @@ def modules_of(settings: Mapping[str, Any]) -> list[str]:
 
 def _on_path() -> Iterator[tuple[Path, Path]]:
     """Files of code below the folders of ``sys.path`` that are neither Python's nor normprobe's."""
-    pythons = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
-    own, count = Path(normprobe.__file__).resolve().parent, 0
-    others = [*pythons, Path(HF_MODULES_CACHE).resolve()]  # code of other checkpoints
+    # Nor those of other checkpoints.
+    others = [Path(each).resolve() for each in (sys.prefix, sys.base_prefix, HF_MODULES_CACHE)]
     for entry in dict.fromkeys(sys.path):
         root = Path(entry).resolve()
-        if not root.is_dir() or any(root.is_relative_to(other) for other in others):
-            continue
-        for folder, folders, files in os.walk(root):
-            folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))
-            folders[:] = [f for f in folders if Path(folder, f) != own]
-            for file in sorted(files):
-                if file.endswith(".py"):
-                    yield root, Path(folder, file)
-                    count += 1
-            if count > _FILES:
-                return
+        if root.is_dir() and not any(root.is_relative_to(other) for other in others):
+            yield from _code_below(root)
 
 
 def _of_packages() -> Iterator[tuple[Path, Path]]:
@@ -156,9 +148,21 @@ def _of_packages() -> Iterator[tuple[Path, Path]]:
         for listed in package.files or ():
             if listed.suffix == ".py":
                 yield Path(str(package.locate_file(""))), Path(str(package.locate_file(listed)))
-        with suppress(ValueError, TypeError, KeyError):
-            root = Path(json.loads(package.read_text("direct_url.json") or "")["url"][7:])
-            yield from ((root, file) for file in sorted(root.rglob("*.py")))
+        if folder := installed_from(package):
+            yield from _code_below(Path(folder))
+
+
+def _code_below(root: Path) -> Iterator[tuple[Path, Path]]:
+    """The files of code in a folder and those inside, up to a number of folders and files."""
+    own, count = Path(normprobe.__file__).resolve().parent, 0
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))
+        folders[:] = [f for f in folders if Path(folder, f) != own]
+        code = sorted(file for file in files if file.endswith(".py"))
+        yield from ((root, Path(folder, file)) for file in code)
+        count += 1 + len(code)
+        if count > _LOOKED_THROUGH:
+            return
 
 
 def _read(file: Path) -> str:

@@ -683,6 +683,8 @@ def test_what_was_begun_gives_way_to_what_is_known_by_now(
         trust=True, look=drafted_constants.LOOK.format(place="path", trust=True)
     )
     own = begun.replace("    return tokenizer", "    tokenizer.mine = 1\n    return tokenizer")
+    elsewhere = looking.replace("look.from_pretrained(path", "look.from_pretrained('of/another'")
+    assert not inputs_draft._is_begun(ast.parse(elsewhere).body[0])
     asked = ("inputs", repository("unseen"), "--trust-remote-code", "--inputs")
     for name, text in (("begun", begun), ("looking", looking), ("own", own)):
         more = "\n\ndef prepare(model, processor):\n    pass  # a guess\n\n\nSAID = 1\n"

@@ -1,5 +1,6 @@
 """What the package of a model tells: where its class is, what it loads later, how it talks."""
 
+import ast
 import json
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from normprobe.extensions.families.package_code import (
     loads_later,
     makes_pixels,
     modules_of,
+    setup_text,
     turn_of,
 )
 
@@ -74,7 +76,10 @@ def test_installed_packages_that_need_transformers_are_looked_through(
     write(place / "inplace/model.py", DEFINES.format("InPlace"))
     facts = "Metadata-Version: 2.1\nName: inplace\nVersion: 1\nRequires-Dist: transformers\n"
     write(site / "inplace-1.dist-info/METADATA", facts)
-    write(site / "inplace-1.dist-info/direct_url.json", json.dumps({"url": place.as_uri()}))
+    write(
+        site / "inplace-1.dist-info/direct_url.json",
+        json.dumps({"url": place.as_uri(), "dir_info": {}}),
+    )
     assert modules_of({**NAMED, "architectures": ["InPlace"]}) == ["inplace.model"]
 
 
@@ -149,3 +154,11 @@ def test_pixels_are_made_by_a_function_of_llava_s_kin(
     assert makes_pixels(model) == ("", 0)
     monkeypatch.setattr(nn.Linear, "get_vision_tower", None, raising=False)
     assert makes_pixels(model) == (("cutting.util.mm_utils", count) if count else ("", 0))
+
+
+@pytest.mark.parametrize("named", [["a\nprint()"], [{"b": "\nprint()"}], "Planted", [], None])
+def test_what_a_stranger_calls_a_class_is_no_code(named: object) -> None:
+    text = setup_text({"architectures": named, "model_type": "of\nprint()"})
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    assert [type(line) for line in function.body] == [ast.Raise]
