@@ -102,11 +102,8 @@ def build_by_hand(
     texts = render(tokenizer, turns, system)
     # A template of parts is a processor's, which asks the tokenizer for the rest (VARGPT); another
     # writes all that there is.
-    if not by_template or (
-        takes_parts(tokenizer)
-        and str(tokenizer.bos_token) not in tokenizer.chat_template
-        and "bos_token" not in tokenizer.chat_template
-    ):
+    begun = texts[0].startswith(str(tokenizer.bos_token))
+    if not by_template or (not begun and takes_parts(tokenizer)):
         added = tokenizer("").input_ids
         opening = added[:1] if added[:1] == [tokenizer.bos_token_id] else []
         ends = len(added) > len(opening) and added[-1] == tokenizer.eos_token_id  # T5's (MMICL)

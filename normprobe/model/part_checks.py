@@ -1,7 +1,7 @@
 """See that parts do what they are taken for, by the first batch with an image.
 
 A guess by structure that fails is followed by what stands beside it, then by a trace of the vision
-side. A projector that nothing replaces is left out, and all else is measured without it.
+side. A projector or encoder that nothing replaces is left out, and all else is measured without it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_parts(model: MeasuredModel, batch: MeasuredBatch) -> bool:
         Whether the batch told: it has to hold a visual row.
 
     Raises:
-        NormprobeError: what was taken for the vision encoder is none, and no trace tells one.
+        NormprobeError: a part looks wrong, nothing replaces it, and without it another looks wrong.
     """
     attends = model.parts.fusion == CROSS_ATTENTION
     if model.parts.fusion == DISCRETE or (attends and is_native(model.model)):

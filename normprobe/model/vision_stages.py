@@ -162,6 +162,11 @@ class VisionStages:
                 groups = torch.where(of_video, TOKEN_GROUPS.index(VIDEO), groups)
                 calls[place] = norms, groups, size
 
+    @property
+    def _last(self) -> str:
+        """The stage that hands rows to the decoder."""
+        return self._left if self._left in self._kept else self._encoder
+
     @in_full_precision
     def tell_structural(self, rows: Tensor) -> None:
         """Say which rows that the projector returns enter as structural ones; keep norms alone.
@@ -169,7 +174,7 @@ class VisionStages:
         It may end lines with learned rows (Tarsier, Q-Align). ``rows``: those that entered,
         ``[tokens, hidden]``; copies of states were kept.
         """
-        last = self._left if self._left in self._kept else self._encoder
+        last = self._last
         learned = list[Tensor]()  # of each call of the projector, which of its rows
         for state, groups, size in self._kept.get(last, []):
             same = torch.zeros_like(groups, dtype=torch.bool)
@@ -196,7 +201,7 @@ class VisionStages:
 
         ``entered``: ``[tokens, hidden]``. Where it does not tell which they are, no stage is kept.
         """
-        last = self._left if self._left in self._kept else self._encoder
+        last = self._last
         if last not in self._kept or not len(entered):
             self._kept.clear()
             return
@@ -280,9 +285,8 @@ class VisionStages:
 
     def _cut(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
         """Of an encoder without blocks: as many rows as patches: no class row (Mono-InternVL)."""
-        images = len(patches) if patches.dim() > 3 else 1
-        self._rows_of_a_tile = patches[:, 0].numel() // len(patches) + self._class_rows
-        self._rows_of_blocks = self._rows_of_a_tile * images
+        self._rows_of_a_tile = patches[0, 0].numel() + self._class_rows
+        self._rows_of_blocks = self._rows_of_a_tile * len(patches)
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
         self._waiting.append((states, arguments, self._rows_of_blocks))

@@ -197,8 +197,8 @@ def plan_loading(
         notes = _dtype_notes(named, dtype)
         renames = getattr(model, "_checkpoint_conversion_mapping", None)
         renames = renames or checkpoint.keywords.get("key_mapping")
-        renames = renames or is_native(model)
-        unplaced = () if renames else tuple(_unplaced(model, weights, weights.file_of))
+        unknown = renames or is_native(model)  # which transformers renames as it loads
+        unplaced = () if unknown else tuple(_unplaced(model, weights, weights.file_of))
         return LoadPlan(checkpoint, type(model), weights, None, dtype, because, notes, unplaced)
     refuse_missing(checkpoint, report)
     refuse_scaled(checkpoint, weights, keys)
@@ -236,10 +236,8 @@ def _unplaced(model: nn.Module, weights: WeightFiles, unexpected: Iterable[str])
     within = _modules_of_layers(model) if is_native(model) else None
     names, prefix = tensor_names(model), f"{getattr(model, 'base_model_prefix', '')}."
     for key in sorted(unexpected):
-        held = key in weights.file_of  # else it was renamed
-        causal_mask = (
-            key.endswith(".bias") and held and len(weights.header(key).shape) == 4
-        )  # GPT-2
+        bias = key.endswith(".bias") and key in weights.file_of  # else it was renamed
+        causal_mask = bias and len(weights.header(key).shape) == 4  # as GPT-2's
         made = causal_mask or key.endswith(_MADE)
         if within is not None:
             inside = _IN_LAYER.search(key)
