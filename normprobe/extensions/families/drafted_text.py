@@ -141,9 +141,10 @@ def file_text(
     ``said``: what of it was taken, for a forward that does not name its inputs. ``asked``: of
     ``_FILLED``, what forward was seen not to do without. ``by_hand``: pixels are not its package's.
     """
+    place = name if source is None else source.checkpoint.source  # of `specimen`, its folder
     settings: dict[str, Any] = {}
     for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
-        settings |= read_config_file(cached(name, each, loading.revision))
+        settings |= read_config_file(cached(place, each, loading.revision))
     # Of a type that nothing here knows: a model without any module.
     model, keywords = _built(source, settings)
     parameters = [] if source is None else list(signature(model.forward).parameters.values())
@@ -153,7 +154,7 @@ def file_text(
             # Not by what was begun before its code was known.
             load = partial(load_processor, revision=loading.revision)
             with suppress(NormprobeError):
-                processor = load(name, trust_remote_code=loading.trust_remote_code)
+                processor = load(place, trust_remote_code=loading.trust_remote_code)
         if source is not None and processor is None:
             processor = source.builder.processor
         made = dict(build_documented(processor, [*open_data("sample", limit=1)], None))
@@ -168,7 +169,7 @@ def file_text(
         before += _LAYOUT
     elif not made:
         asks = "" if cutting else otherwise_cut(settings)
-        before += constants_by_hand(name, loading, settings, processor, model, kept, asks, cutting)
+        before += constants_by_hand(place, loading, settings, processor, model, kept, asks, cutting)
     if "def setup(" not in kept:
         before += setup_text(settings) if source is None else registering_text(settings, source)
     if keywords:  # over those that are kept
