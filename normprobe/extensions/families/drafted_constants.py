@@ -32,6 +32,7 @@ _SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
 #: Fields that name a vision encoder, and a side in such a name: openai/clip-vit-large-patch14-336.
 _TOWER = re.compile(r"vision|visual|tower|image_(processor|encoder)")
 _SIDE_IN_NAME = re.compile(r"patch\d+[-_](\d{3})(?!\d)")
+_PATCH_IN_NAME = re.compile(r"patch(\d+)")
 _ENDS = [
     re.compile(rf"^((im|img|image)_{end}_token(_id)?|{oi}_token_id)$", re.I)
     for end, oi in (("start", "boi"), ("end", "eoi"))
@@ -116,11 +117,17 @@ def constants_by_hand(
     side = max((v for n, v in sides if n == sides[0][0]), default=None)
     # A negative one is no word's: code that names it puts it for a picture, whatever else is said.
     token = next((v for n, v in known if _ID.match(n) and type(v) is int and v < 0), token)
-    for place in _named_towers(name, settings) if side is None else ():
+    patch = number(re.compile("patch_size$"))
+    for place in _named_towers(name, settings):
         of_tower = dict(fields(read_config_file(cached(place, "config.json", None))))
-        side = next((v for v in (side, of_tower.get("image_size")) if type(v) is int), None)
+        side, patch = (
+            next((v for v in (told, of_tower.get(field)) if type(v) is int), None)
+            for told, field in ((side, "image_size"), (patch, "patch_size"))
+        )
     if side is None and (in_name := _SIDE_IN_NAME.search(str(settings))):
         side = int(in_name[1])
+    if patch is None and (in_name := _PATCH_IN_NAME.search(str(settings))):
+        patch = int(in_name[1])
     siglip = "siglip" in str(settings).lower()
     middle = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
     numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
@@ -144,6 +151,8 @@ def constants_by_hand(
     between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
     told = token is not None and (token < 0 or rows is not None) and not between
     id_of = -200 if token is None else token
+    if rows is None and side and patch:
+        rows = round((side // patch * _share(settings)) ** 2)
     rows = rows or 1 if id_of >= 0 else 1  # of an id of no word forward knows how many there are
     opened, closed = map(words.get, AROUND)
     asked = settings.get("mm_use_im_start_end") is True and "\nIMAGE = " not in f"\n{kept}"
@@ -177,6 +186,12 @@ def constants_by_hand(
     said = {each for each in ("TURN", "IMAGE") if f"\n{each} = " in f"\n{kept}"}
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if line.partition(" =")[0] not in said)
+
+
+def _share(settings: Mapping[str, Any]) -> float:
+    """How many patches of a side a row is left for, as InternVL's kin says it: 0.5 of two."""
+    ratio = settings.get("downsample_ratio")
+    return ratio if type(ratio) is float and 0 < ratio < 1 else 1
 
 
 def otherwise_cut(settings: Mapping[str, Any]) -> str:

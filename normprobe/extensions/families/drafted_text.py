@@ -166,7 +166,7 @@ def file_text(
     squares = not made and _is_internvl_chat(model, tokenizer_of(processor), kept)
     before = kept
     if squares:
-        before += _LAYOUT
+        before += "" if _LAYOUT.strip() in kept else _LAYOUT
     elif not made:
         asks = "" if cutting else otherwise_cut(settings)
         before += constants_by_hand(place, loading, settings, processor, model, kept, asks, cutting)

@@ -920,6 +920,35 @@ def test_the_side_is_that_of_the_vision_encoder(tmp_path: Path) -> None:
     assert "\nSIDE, MEAN, STD = 112, [0.5, " in (tmp_path / "begun.py").read_text()
 
 
+@pytest.mark.parametrize(
+    ("tower", "config", "rows"),
+    [
+        ("towers/clip", {}, 64),
+        ("vit-large-patch14-336", {}, 576),
+        ("towers/clip", {"downsample_ratio": 0.5}, 16),
+        ("towers/clip", {"num_image_tokens": 7}, 7),
+    ],
+)
+def test_a_word_stands_for_as_many_rows_as_a_picture_has_patches(
+    tower: str, config: dict[str, float], rows: int, tmp_path: Path
+) -> None:
+    """That is what code needs which puts rows over ids (PVIT, Leopard)."""
+    folder = tmp_path / "towers/clip"
+    folder.mkdir(parents=True)
+    of_tower = {"vision_config": {"image_size": 112, "patch_size": 14}}
+    (folder / "config.json").write_text(json.dumps(of_tower))
+    a_checkpoint(tmp_path, ("<im_patch>",))
+    made = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "nobodys", **config}
+    made["vision_tower"] = f"{tmp_path}/{tower}"
+    del made["vision_config"]
+    (tmp_path / "config.json").write_text(json.dumps(made))
+    assert invoke("inputs", tmp_path, "--write", tmp_path / "begun.py").exit_code == 0
+    patch = byte_tokenizer(("<im_patch>",), None).convert_tokens_to_ids("<im_patch>")
+    (line,) = re.findall("^IMAGE_IDS.*", (tmp_path / "begun.py").read_text(), re.MULTILINE)
+    assert line.startswith(f"IMAGE_IDS = [{patch}] * {rows}  # ")
+    assert ("a guess" in line) == (rows != 7)
+
+
 @pytest.mark.parametrize("where", ["beside it", "elsewhere", "only its name"])
 def test_pictures_are_made_as_the_vision_encoder_has_it(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -994,6 +1023,10 @@ def test_a_copy_of_internvl_is_cut_as_internvl_is(
         for model, inputs in ((original, None), (copy, begun))
     ]
     pd.testing.assert_frame_equal(*found)
+    again = tmp_path / "again.py"
+    asked = ("--trust-remote-code", "--inputs", begun, "--write", again)
+    assert invoke("inputs", copy, *asked).exit_code == 0
+    assert again.read_text().count("import INTERNVL_CHAT") == 1
 
 
 @pytest.mark.parametrize(
