@@ -83,9 +83,7 @@ class InputBuilder:
             return []
         kind = type(self.processor).__name__
         if self.tokenizer is self.processor:
-            return [
-                f"its processor is a bare tokenizer ({kind}), so pictures are left out: {WRITE}"
-            ]
+            return [f"its processor is a bare tokenizer ({kind}), which reads no picture: {WRITE}"]
         both = (self.processor, self.tokenizer)
         templates = [getattr(each, "chat_template", None) for each in both]
         if templates[0] or not templates[1]:

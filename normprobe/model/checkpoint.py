@@ -2,10 +2,12 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -282,9 +284,12 @@ def _scaling_doubt(config: Any) -> str:
     )
 
 
-def other_class_doubt(model: Any) -> str:
-    """A doubt where code offers another class for a config than the one that it names (LISA)."""
-    names, built = model.config.architectures or (), type(model).__name__
+def other_class_doubt(model: Any, names: Sequence[str]) -> str:
+    """A doubt where code offers another class for a config than the one that it names (LISA).
+
+    ``names``: as its file has them; a class may write others into the config (VoRA).
+    """
+    built = type(model).__name__
     if is_native(model) or not names:
         return ""
     if built in names:
@@ -603,6 +608,9 @@ def _kind_of(config: Any) -> str:
             f"no class is registered that makes a model of {kind}",
             register_in_setup("AutoModelForCausalLM", kind, names[0]),
         )
+    names_place = any(getattr(config, f"image_token_{end}", None) for end in ("id", "index"))
+    if names_place and is_own_code(config) and _has_vision_part(config):  # Dimple
+        return VISION_LANGUAGE
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return BARE_VISION_ENCODER
     if _registers(config, "AutoModel") and _has_vision_part(config):  # VILA-U
@@ -679,8 +687,18 @@ def _has_vision_part(config: Any) -> bool:
     return (
         any(getattr(config, name, None) is not None for name in known)
         or bool(vision_fields(config))
+        or _is_given_pixels(config)
         or overrides_of(config).get("vision_encoder") is not None
     )
+
+
+def _is_given_pixels(config: Any) -> bool:
+    """Whether the class that a package offers for a type has an input for pictures (SAIL)."""
+    from transformers import AutoModelForCausalLM
+
+    offered = AutoModelForCausalLM._model_mapping._extra_content.get(type(config))
+    inputs = signature(offered.forward).parameters if offered is not None else ()
+    return any(re.search("pixel|image|picture|patches", name) for name in inputs)
 
 
 _NO_CONFIG = (
@@ -809,7 +827,8 @@ def _explained(
             other_version(written_for)
             if is_newer(written_for)
             else "upgrade transformers if the type is new; if a package has its code, import the "
-            f"module of {class_name} in setup() of an --inputs file"
+            f"module of {class_name} in setup() of an --inputs file, which `normprobe inputs "
+            f"{model} --write FILE.py` begins"
             + f", and where that registers no config: AutoConfig.register({model_type!r}, CONFIG)"
             * (not classes),
         )

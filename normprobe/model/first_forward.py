@@ -38,7 +38,7 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.norms import NOT_SHOWN, norm_placement_note
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.find.parts import holders_of, size_of
+from normprobe.model.find.parts import cuts_patches, holders_of, size_of
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.recording import tensors
@@ -242,6 +242,10 @@ def _other_towers(model: MeasuredModel) -> dict[str, nn.Module]:
             continue
         around = [(name, module), *((n, model.model.get_submodule(n)) for n in holders_of(name))]
         own = [(n, m) for n, m in around if not {*m.modules()} & {*outside}]
+        # What cuts the encoder's own patches may stand beside it (OmniLMM).
+        inside = own and own[-1][0].rpartition(".")[0] == encoder.name.rpartition(".")[0] != ""
+        if inside and not cuts_patches(encoder.module):
+            continue
         if own and size_of(own[-1][1]) > _TOWER * size_of(encoder.module):
             found[own[-1][0]] = module
     return found

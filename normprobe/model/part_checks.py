@@ -7,7 +7,7 @@ side. A projector or encoder that nothing replaces is left out, and all else is 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,22 @@ from normprobe.hooks import after_call, attached
 from normprobe.inputs.on_device import with_other_pixels
 from normprobe.model.attended_rows import source_of_attended
 from normprobe.model.find.overrides import ADDS_POSITIONS, CROSS_ATTENTION, DISCRETE
-from normprobe.model.find.parts import Part, Parts, by_hand, holders_of, with_projector
+from normprobe.model.find.parts import (
+    Part,
+    Parts,
+    by_hand,
+    class_rows_of,
+    holders_of,
+    with_projector,
+)
 from normprobe.model.find.structure import other_projectors
 from normprobe.model.tracing.trace import retraced
-from normprobe.model.vision_stages import is_one_of_several, share_of_rows, wrong_part
+from normprobe.model.vision_stages import (
+    are_among,
+    is_one_of_several,
+    share_of_rows,
+    wrong_part,
+)
 from normprobe.schema import PROJECTOR_INPUT, PROJECTOR_OUTPUT, TOKEN_GROUPS, VISUAL
 from normprobe.tensors import with_tensors
 
@@ -99,6 +111,8 @@ def _settled(model: MeasuredModel, batch: MeasuredBatch, role: str, does: str) -
     """Say what was found in place of a wrong part, or leave it out; whether that could be told."""
     name, by_name = getattr(model.parts, role).name or str(model), role in model.parts.named
     problem = f"{name} looks like no {role.replace('_', ' ')}"
+    if role == "vision_encoder" and not by_name and _called_inside(model, batch):
+        return True
     traced, still = _traced(model, batch, role)
     if traced is not None:
         found = getattr(traced, role).name
@@ -124,6 +138,42 @@ def _settled(model: MeasuredModel, batch: MeasuredBatch, role: str, does: str) -
         said = f"{problem}{', as it was named by hand' * by_name}: it {does}"
     model.add_doubt(said)
     return True
+
+
+def _called_inside(model: MeasuredModel, batch: MeasuredBatch) -> bool:
+    """Take the module inside an encoder, never called itself, whose rows the projector takes.
+
+    Of several the last, as the norm of timm's towers, of which code calls ``forward_features``.
+    """
+    guessed = model.parts
+    rows = model.watched(batch.inputs)[0].get(PROJECTOR_INPUT)
+    if rows is None or guessed.vision_encoder is None:
+        return False
+    encoder, found = guessed.vision_encoder, list[str]()
+
+    def seen(name: str, state: Any) -> None:
+        if isinstance(state, Tensor) and state.dim() > 1 and state.is_floating_point():
+            state = state.reshape(-1, state.shape[-1])
+            if len(state) >= len(rows) and are_among(rows, state):
+                found.append(name)
+
+    model.take(guessed)  # what was watched is seen again
+    handles = [
+        after_call(inside, lambda *call, name=name: seen(name, call[-1]))
+        for name, inside in encoder.module.named_modules()
+        if name
+    ]
+    with attached(*handles):
+        model.watched(batch.inputs)
+    if found:
+        name = f"{encoder.name}.{found[-1]}"
+        part = Part(name, model.model.get_submodule(name))
+        rows_before = class_rows_of(part, model.model)
+        model.take(replace(guessed, vision_encoder=part, class_rows=rows_before))
+        if _wrong_part(model, batch)[0] is None:
+            return True
+    model.take(guessed)
+    return False
 
 
 def _traced(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
 from normprobe.hooks import (
     HIDDEN_STATE,
     PROJECTED_STATE,
@@ -55,6 +56,12 @@ _VISUAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL))
 #: Distances of near rows, to all digits.
 _EXACT = "donot_use_mm_for_euclid_dist"
 
+#: Which rows a mask hides from the blocks of an encoder, among what it was given.
+_HIDDEN = "hidden_rows"
+
+#: Less than any bias that is added to scores of rows that are there.
+_MASKED = -1e4
+
 #: What the encoder hands over, what the projector receives and what it returns.
 _STAGES = {
     VISUAL: (VISION_ENCODER, PROJECTOR_INPUT, PROJECTOR_OUTPUT),
@@ -91,10 +98,12 @@ class VisionStages:
         self._class_rows = parts.class_rows
         encoder = parts.vision_encoder
         weights = encoder.module.parameters() if encoder is not None else ()
-        self._widths = {len(weight) for weight in weights if weight.dim() == 1}  # of norms, biases
+        # Of norms, biases and convolutions, of which the last may have no bias (OneChart).
+        self._widths = {len(weight) for weight in weights if weight.dim() in (1, 4)}
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_of_tile: int | None = None
+        self._hidden: Tensor | None = None  # [images, rows] bool, of those that blocks attend to
         self._rows_of_blocks = 0  # how many entered the first block of the encoder at last
         self._rows_of_a_tile = 0  # how many of these an image has
         self._rows_before = self._rows_read = 0  # all that entered it, all that the projector read
@@ -119,7 +128,8 @@ class VisionStages:
                 handles.append(watch(encoder.module, self._returned, _states_of))
             else:
                 handles.append(on_call(reader, self._read))
-            looks = self._class_rows or (reader is not None and self._group == VISUAL)
+            may_pad = self._group == VISUAL and not is_native(encoder.module)
+            looks = self._class_rows or may_pad or (reader is not None and self._group == VISUAL)
             block = _first_block(encoder.module) if looks else None
             cuts = (m for m in encoder.module.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
             if block is not None:
@@ -282,6 +292,7 @@ class VisionStages:
         state = next(states, torch.empty(0, 0))
         self._rows_of_blocks, self._rows_of_a_tile = state[..., 0].numel(), state.shape[-2]
         self._rows_before += self._rows_of_blocks
+        self._hidden = _hidden_rows(state, {**dict(enumerate(args)), **kwargs})
 
     def _cut(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
         """Of an encoder without blocks: as many rows as patches: no class row (Mono-InternVL)."""
@@ -289,7 +300,7 @@ class VisionStages:
         self._rows_of_blocks = self._rows_of_a_tile * len(patches)
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
-        self._waiting.append((states, arguments, self._rows_of_blocks))
+        self._waiting.append((states, {**arguments, _HIDDEN: self._hidden}, self._rows_of_blocks))
         if len(states) == 1 or self._parts.projector is None:
             self._settle(None)
 
@@ -304,7 +315,14 @@ class VisionStages:
             patches = self._rows_of_a_tile - self._class_rows
             of_layers = patches > 0 and state.shape[-2] % patches == 0  # of several (LHRS-Bot)
             of_layers = of_layers and state.shape[-2] % self._rows_of_a_tile > 0
-            if of_layers or rows_of_blocks == rows + self._class_rows * rows // state.shape[-2]:
+            # Tiles in a row, cut to what each has (LLaVA-UHD v2).
+            tiles = rows_of_blocks // max(self._rows_of_a_tile, 1)
+            joined = tiles > rows // state.shape[-2] and state.shape[-2] % self._rows_of_a_tile > 0
+            if (
+                of_layers
+                or joined
+                or rows_of_blocks == rows + self._class_rows * rows // state.shape[-2]
+            ):
                 self._class_rows = 0  # they ran beside the patches, and are not handed over
             self._encoded(state, arguments)
 
@@ -437,6 +455,32 @@ def _as_list(state: Tensor) -> Tensor:
     return state.reshape(-1, state.shape[-1])
 
 
+def _hidden_rows(state: Tensor, given: Mapping[Any, Any]) -> Tensor | None:
+    """Which rows, ``[images, rows]`` bool, a mask of attention hides from all, if there is one.
+
+    So code pads pictures of several sizes in one batch (LLaVA-UHD v2).
+    """
+    for name, mask in given.items():
+        if (
+            not isinstance(mask, Tensor)
+            or state.dim() != 3
+            or mask.shape[-1:] != state.shape[-2:-1]
+        ):
+            continue
+        if mask.dim() in (3, 4) and "position" not in str(name):
+            away = mask <= _MASKED if mask.is_floating_point() else ~mask.bool()
+            away = away.flatten(1, -2).all(1)
+        elif (
+            mask.shape == state.shape[:-1] and "mask" in str(name) and not mask.is_floating_point()
+        ):
+            away = ~mask.bool()
+        else:
+            continue
+        away = away & ~away[:, :1]  # True may hide, too; the first row is one of the picture
+        return away.expand(len(state), -1) if len(away) in (1, len(state)) else None
+    return None
+
+
 def counted_rows(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
     """Which rows of ``state``, ``[..., hidden]``, are no padding: bool, ``[rows]``."""
     rows = state.shape[:-1].numel()
@@ -444,7 +488,12 @@ def counted_rows(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
     for name, told in arguments.items():
         if not isinstance(told, Tensor) or told.numel() < 2:
             continue
-        if "mask" in str(name) and rows % told.numel() == 0:  # one value a row, or a tile of rows
+        if name == _HIDDEN:
+            told = told[:, -state.shape[-2] :]  # class rows before it may be gone
+            if told.numel() != rows:
+                continue
+            there = ~told.reshape(-1)
+        elif "mask" in str(name) and rows % told.numel() == 0:  # one value a row, or a tile of rows
             there = told.reshape(-1).repeat_interleave(rows // told.numel()).bool()
         elif "position" in str(name) and told.shape[:-1] == state.shape[:-1]:  # [..., axes]
             there = (told != -1).any(dim=-1).reshape(-1)

@@ -133,8 +133,9 @@ def note_verified(run: RunStore, parts: Parts, traced: TracedParts) -> None:
     run.note(verified=table.to_dict("records"))
     for _, row in table.iterrows():
         found = row["traced"] if isinstance(row["traced"], str) else "none"
+        static = row["static"] if isinstance(row["static"], str) else "none"
         word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {found}"
-        log.warning("%s: %s %s", row["part"].replace("_", " "), row["static"], word)
+        log.warning("%s: %s %s", row["part"].replace("_", " "), static, word)
     if not table["agree"].all():
         doubt(run, "parts differ from a trace of the running model, see `verified`")
 

@@ -34,10 +34,12 @@ from normprobe.model.attention_weights import (
 from normprobe.model.checkpoint import (
     SPECIMEN,
     Checkpoint,
+    cached,
     is_own_code,
     other_class_doubt,
     reads_sounds,
 )
+from normprobe.model.config import read_config_file
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.gguf_weights import weight_files_of
@@ -495,7 +497,9 @@ class CheckpointSource(ModelSource):
                 attn_implementation=self.loading.attn_implementation,
                 shared=self.loading.device == TENSOR_PARALLEL,
             )
-        doubts = [self.checkpoint.doubt, other_class_doubt(model)]
+        said = cached(self.checkpoint.source, "config.json", self.checkpoint.revision)
+        names = read_config_file(said).get("architectures") or ()
+        doubts = [self.checkpoint.doubt, other_class_doubt(model, names)]
         narrow = _floating_dtypes(model) - {"float32", "float64"}
         if self.loading.dtype == "float32" and narrow and not is_quantised(self.checkpoint):
             doubts.append(

@@ -14,6 +14,7 @@ from transformers import (
     Gemma2Config,
     GemmaConfig,
     LlamaConfig,
+    LlamaForCausalLM,
     LlavaConfig,
     LlavaForConditionalGeneration,
     PaliGemmaConfig,
@@ -193,7 +194,8 @@ def test_a_class_that_runs_as_the_named_one_is_in_no_doubt(
     named: Any = type("Named", (PreTrainedModel,), members)
     other = {"forward": lambda self, input_ids: None} if own_forward else {}
     model = type("Other", (named,), other)(config(architectures=["Named"]))
-    assert bool(other_class_doubt(model)) == doubted
+    assert bool(other_class_doubt(model, ["Named"])) == doubted
+    assert not other_class_doubt(model, ["Other"])  # as its file says, whatever it wrote (VoRA)
 
 
 def test_a_class_that_a_package_registers_for_a_type_of_transformers_is_built(
@@ -239,7 +241,7 @@ def test_another_class_that_a_package_offers_for_the_type_is_a_doubt(
     sparse = type("Sparse", (named,), {**own, "config_class": other})
     AutoConfig.register(kind, other)
     AutoModelForCausalLM.register(other, sparse)
-    told = other_class_doubt(named(config(architectures=["Named"])))
+    told = other_class_doubt(named(config()), ["Named"])
     assert ("offers Sparse for its type: measured as Named" in told) == doubted
     assert bool(told) == doubted
 
@@ -290,6 +292,39 @@ def test_a_config_with_a_tower_that_auto_model_takes_is_of_a_vision_language_mod
     config(architectures=["Seeing"]).save_pretrained(tmp_path)
     with pytest.raises(NormprobeError, match="is no vision-language model"):
         open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("place", [{}, {"image_token_id": 7}])
+def test_a_config_that_names_the_place_of_a_picture_is_of_a_vision_language_model(
+    place: dict[str, int], tmp_path: Path
+) -> None:
+    """Dimple's class is offered as a bare model, and its name says no more."""
+    kind = f"placing_{len(place)}"
+    config = type("PlacingConfig", (PretrainedConfig,), {"model_type": kind})
+    model = type("PlacingModel", (PreTrainedModel,), {"config_class": config})
+    AutoConfig.register(kind, config)
+    AutoModel.register(config, model)
+    config(architectures=["PlacingModel"], vision_config={}, **place).save_pretrained(tmp_path)
+    expected = VISION_LANGUAGE if place else BARE_VISION_ENCODER
+    assert open_checkpoint(str(tmp_path)).kind == expected
+
+
+@pytest.mark.parametrize("takes", ["vision_patches", "memory"])
+def test_a_class_that_is_given_pixels_is_of_a_vision_language_model(
+    takes: str, tmp_path: Path
+) -> None:
+    """SAIL's, for the type of Mistral, whose config says nothing of pictures."""
+    names: dict[str, Any] = {}
+    exec(f"def forward(self, input_ids, {takes}=None): pass", names)
+    model: Any = type("Given", (LlamaForCausalLM,), {"forward": names["forward"]})
+    tiny_model("llama").save_pretrained(tmp_path)
+    offered = AutoModelForCausalLM._model_mapping._extra_content
+    try:
+        AutoModelForCausalLM.register(LlamaConfig, model, exist_ok=True)
+        kind = open_checkpoint(str(tmp_path)).kind
+    finally:
+        offered.pop(LlamaConfig)
+    assert kind == (VISION_LANGUAGE if takes == "vision_patches" else LANGUAGE_MODEL)
 
 
 def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -> None:

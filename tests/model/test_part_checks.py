@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.plain_modules import EYE, Eye, Plain, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from torch import nn
@@ -252,3 +253,67 @@ def test_a_part_named_by_hand_is_doubted_not_refused() -> None:
     assert not right.record.get("doubts")
     norms, by_hand = (select(each.table, "norm") for each in (right, run))
     assert len(norms) and norms["mean"].equals(by_hand["mean"])
+
+
+class Called(Eye):
+    """As a tower of timm: code calls what makes its rows by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(EYE)
+
+    def forward_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        x = self.cut(pixels).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        raise AssertionError
+
+
+class CallingByName(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.Module()
+        self.tower.eye, self.vision = Called(), nn.Identity()
+        self.get_encoder = lambda modality=None: self.tower.eye
+
+    def rows(self, image: torch.Tensor) -> torch.Tensor:
+        return self.tower.eye.forward_features(image)[:, 1:]
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.connector(self.rows(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        return self.think(x, None)
+
+
+NAMED_INSIDE = {"vision_encoder": "tower.eye.norm"}
+
+
+@pytest.mark.parametrize("named", [{}, {"vision_encoder": "tower.eye"}, NAMED_INSIDE])
+def test_an_encoder_whose_rows_are_made_by_name_is_read_inside(
+    named: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The norm whose rows the projector takes, whatever is named: OmniLMM, VisRAG."""
+    monkeypatch.setattr(part_checks, "retraced", lambda *_: None)
+    module = made(CallingByName)
+    ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2]])
+    image = torch.randn(1, 3, 8, 8)
+    parts = {"decoder_layers": "blocks", "text_embedding": "words"}
+    parts |= {} if named == NAMED_INSIDE else {"projector": "connector"}
+    run = Probe(module, named={**parts, **named}).interface({"tokens": ids, "image": image})
+    if named == {"vision_encoder": "tower.eye"}:  # by hand: what is named is not replaced
+        assert "looks like no vision encoder, as it was named by hand" in run.record["doubts"][0]
+        return
+    assert run.record["parts"]["projector"] == "connector"
+    assert run.record["parts"]["vision_encoder"] == "tower.eye.norm"
+    assert not run.record.get("doubts")
+    norms = select(run.table, "norm").set_index(["stage", "group"])
+    with torch.no_grad():
+        expected = module.rows(image).double().norm(dim=-1)
+    for stage in ("vision_encoder", "projector_input"):
+        row = norms.loc[(stage, "visual")]
+        assert row["tokens"] == expected.numel()
+        assert row["mean"] == pytest.approx(expected.mean().item(), 1e-6)

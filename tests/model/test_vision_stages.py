@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.cases import model_of
@@ -537,3 +538,149 @@ def test_patches_of_an_encoder_without_blocks_are_no_class_rows(classes: int) ->
     mean = norms[:, classes:].mean().item()
     assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(mean, 1e-6)
     assert (schema.SPECIAL in table.index) == bool(classes)
+
+
+# --- pictures of several sizes in one batch, or one after another (LLaVA-UHD v2) ------------------
+
+
+class PaddedTower(nn.Module):
+    """Rows of all pictures in one batch; a mask hides what pads them from its layers."""
+
+    def __init__(self, hides: str) -> None:
+        super().__init__()
+        self.cut, self.hides = nn.Conv2d(3, 24, 4, 4), hides
+        self.blocks = nn.ModuleList(Masked() for _ in range(2))
+
+    def forward(self, pictures: list[torch.Tensor]) -> torch.Tensor:
+        cut = [self.cut(picture[None]).flatten(2).transpose(1, 2)[0] for picture in pictures]
+        state = nn.utils.rnn.pad_sequence(cut, batch_first=True)
+        there = torch.arange(state.shape[1]) < torch.tensor([[len(rows)] for rows in cut])
+        attended = there[:, None, None].expand(-1, 1, state.shape[1], -1)
+        masks = {
+            "bias": {"mask": attended.logical_not() * -1e9},
+            "kept": {"mask": attended},
+            "hidden": {"mask": ~attended},
+            "padding": {"attention_mask": there.long()},
+        }
+        for block in self.blocks:
+            state = block(state, **masks[self.hides])
+        return state
+
+
+class Masked(nn.Linear):
+    """A layer that is given a mask, in one way or another."""
+
+    def __init__(self) -> None:
+        super().__init__(24, 24)
+
+    def forward(self, state: torch.Tensor, **masks: torch.Tensor) -> torch.Tensor:
+        return state + super().forward(state)
+
+
+class OfSizes(nn.Module):
+    """The rows of each picture enter behind the words, without what padded them."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.vision, self.connector = tower, nn.Linear(24, 32)
+        self.words = nn.Embedding(20, 32)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(32, 2, 32, batch_first=True) for _ in range(2)
+        )
+
+    def rows(self, pictures: list[torch.Tensor]) -> torch.Tensor:
+        counts = [picture[0].numel() // 16 for picture in pictures]
+        state = self.vision(pictures)
+        return torch.cat([rows[:count] for rows, count in zip(state, counts, strict=True)])
+
+    def forward(self, ids: torch.Tensor, pictures: list[torch.Tensor]) -> torch.Tensor:
+        state = torch.cat([self.words(ids), self.connector(self.rows(pictures))[None]], 1)
+        for layer in self.layers:
+            state = layer(state)
+        return state
+
+
+BY_NAME = {
+    "vision_encoder": "vision",
+    "projector": "connector",
+    "text_embedding": "words",
+    "decoder_layers": "layers",
+}
+
+
+def of_encoder(module: nn.Module, inputs: dict[str, Any]) -> pd.DataFrame:
+    run = Probe(module, named=BY_NAME).interface(inputs)
+    return flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+
+
+@pytest.mark.parametrize("hides", ["bias", "kept", "hidden", "padding"])
+def test_rows_that_pad_a_picture_in_its_batch_count_nowhere(hides: str) -> None:
+    torch.manual_seed(0)
+    module = OfSizes(PaddedTower(hides)).eval()
+    pictures = [torch.randn(3, 16, 16), torch.randn(3, 8, 12)]
+    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": pictures})
+    with torch.no_grad():
+        norms = np.linalg.norm(module.rows(pictures).double().numpy(), axis=-1)
+    if hides == "hidden":  # of two masks that are not told apart: all rows are counted
+        assert table.loc[schema.VISUAL, "tokens"] == 32
+        return
+    assert table.loc[schema.VISUAL, "tokens"] == norms.size == 22
+    assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+class CuttingTower(nn.Module):
+    """It hands over each picture's patches, as many as it has, without the class row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eye, self.counts = Eye(), (4, 2)
+
+    def forward(self, pictures: torch.Tensor) -> list[torch.Tensor]:
+        each = zip(self.eye(pictures), self.counts, strict=True)
+        return [rows[:count] for rows, count in each]
+
+
+class Cutting(OfSizes):
+    def rows(self, pictures: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self.vision(pictures))
+
+
+def test_no_patch_of_pictures_in_a_row_is_a_class_row() -> None:
+    torch.manual_seed(0)
+    module = Cutting(CuttingTower()).eval()
+    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": SEEN})
+    with torch.no_grad():
+        norms = np.linalg.norm(module.rows(SEEN).double().numpy(), axis=-1)
+    assert list(table.index) == [schema.VISUAL]
+    assert table.loc[schema.VISUAL, "tokens"] == norms.size == 6
+    assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+class Bare(MappingTower):
+    """Its last convolution has neither a bias nor a norm behind it, as SAM's in OneChart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Conv2d(24, 24, 1, bias=False)
+        self.cut, self.norm = nn.Conv2d(3, 12, 4, 4), nn.Conv2d(12, 24, 1, bias=False)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.cut(image)))
+
+
+class OfBareMaps(OfMaps):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = Bare()
+
+
+@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
+def test_maps_of_a_convolution_alone_are_read_by_their_places(named: dict[str, str]) -> None:
+    module = made(OfBareMaps)
+    inputs = {"tokens": IDS, "image": SEEN}
+    found = flat(probe_interface(module, inputs, named=named)).set_index(["stage", "group"])
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]
+    assert (row["tokens"], row["hidden_size"]) == (norms.size, 24)
+    assert row["norm_mean"] == pytest.approx(norms.mean(), 1e-6)

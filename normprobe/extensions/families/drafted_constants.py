@@ -5,7 +5,7 @@ Config, vocabulary and code tell them; a line that nothing told is marked as a g
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,9 @@ _ID = re.compile(
     r"|(im|image|img)_(pad|patch|context)_token)$",
     re.I,
 )
-_ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
+_ROWS = re.compile(
+    r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*|(num|n)_quer(y|ies))$"
+)
 _SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
 #: Fields that name a vision encoder, and a side in such a name: openai/clip-vit-large-patch14-336.
 _TOWER = re.compile(r"vision|visual|tower|image_(processor|encoder)")
@@ -47,7 +49,10 @@ AROUND = ("<im_start>", "<im_end>")
 USUAL_TURN = "USER: {images}{prompt} ASSISTANT:"
 USUAL_IMAGES = ("<image>\n", "<image>".join(AROUND) + "\n")
 
-_CONSTANTS = """
+#: Lines of a file that its user may have edited.
+CONSTANTS = ("TURN", "IMAGE", "IMAGE_IDS", "SIDE, MEAN, STD", "PADDED")
+
+_TEXT = """
 TURN = {turn}
 IMAGE = "{image}\\n"  # {guess}: in a prompt, until ids take its place
 IMAGE_IDS = {ids}  # {how}
@@ -79,12 +84,6 @@ def constants_by_hand(
     pixels_by: str,
 ) -> str:
     """The constants of ``build_by_hand``; what loads the tokenizer, if none is kept."""
-    from transformers.utils.constants import (
-        IMAGENET_STANDARD_MEAN,
-        OPENAI_CLIP_MEAN,
-        OPENAI_CLIP_STD,
-    )
-
     load = partial(load_processor, trust_remote_code=loading.trust_remote_code)
     tokenizer = tokenizer_of(processor)
     with suppress(NormprobeError):
@@ -128,13 +127,7 @@ def constants_by_hand(
         side = int(in_name[1])
     if patch is None and (in_name := _PATCH_IN_NAME.search(str(settings))):
         patch = int(in_name[1])
-    siglip = "siglip" in str(settings).lower()
-    middle = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
-    numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
-    mean, std = (
-        given if len(given) == 3 and {type(v) for v in given} <= {int, float} else list(usual)
-        for given, usual in zip(numbers, middle, strict=True)
-    )
+    (mean, std), numbers = mean_and_deviation(settings, known)
     by_package, module = turn_of(model)
     if by_package:
         turn = f"{by_package!r}  # {GUESS}: default_conversation of {module}"
@@ -160,7 +153,7 @@ def constants_by_hand(
     ids = f"[{id_of}] * {rows}"
     if any(around):
         ids = f"[{opened}] + {ids} + [{closed}]" if rows > 1 else f"[{opened}, {id_of}, {closed}]"
-    text = _CONSTANTS.format(
+    text = _TEXT.format(
         turn=turn,
         image="<image>".join(around),
         guess=GUESS,
@@ -174,7 +167,7 @@ def constants_by_hand(
         aspect=asks,
         padded=padded,
         why_padded=f"; {GUESS}: image_aspect_ratio asks for it, and an evaluation may not"
-        if padded and not pixels_by
+        if padded
         else f"; {GUESS}: a picture that is no square is cropped" * bool(crops and not pixels_by),
         loader=""
         if "def load_processor(" in kept
@@ -183,7 +176,7 @@ def constants_by_hand(
             look=LOOK.format(place=look, trust=loading.trust_remote_code) if look else "",
         ),
     )
-    said = {each for each in ("TURN", "IMAGE") if f"\n{each} = " in f"\n{kept}"}
+    said = {each for each in CONSTANTS if f"\n{each} = " in f"\n{kept}"}
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if line.partition(" =")[0] not in said)
 
@@ -192,6 +185,28 @@ def _share(settings: Mapping[str, Any]) -> float:
     """How many patches of a side a row is left for, as InternVL's kin says it: 0.5 of two."""
     ratio = settings.get("downsample_ratio")
     return ratio if type(ratio) is float and 0 < ratio < 1 else 1
+
+
+def mean_and_deviation(
+    settings: Mapping[str, Any], known: Sequence[tuple[str, Any]], *, usual: Sequence[Any] = ()
+) -> tuple[list[list[float]], list[list[Any]]]:
+    """Of the channels of a picture; and what fields of these names say, each a list."""
+    from transformers.utils.constants import (
+        IMAGENET_STANDARD_MEAN,
+        OPENAI_CLIP_MEAN,
+        OPENAI_CLIP_STD,
+    )
+
+    siglip = "siglip" in str(settings).lower()
+    of_encoder = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
+    numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
+    found = [
+        given if len(given) == 3 and {type(v) for v in given} <= {int, float} else [*otherwise]
+        for given, otherwise in zip(
+            numbers, of_encoder if siglip or not usual else usual, strict=True
+        )
+    ]
+    return found, numbers
 
 
 def otherwise_cut(settings: Mapping[str, Any]) -> str:

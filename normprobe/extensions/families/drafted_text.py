@@ -12,7 +12,12 @@ from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
-from normprobe.extensions.families.drafted_constants import constants_by_hand, otherwise_cut
+from normprobe.extensions.families.drafted_constants import (
+    constants_by_hand,
+    mean_and_deviation,
+    otherwise_cut,
+)
+from normprobe.extensions.families.internvl_chat import IMAGENET
 from normprobe.extensions.families.package_code import (
     GUESS,
     PREPARED_LATER,
@@ -27,7 +32,7 @@ from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import load_processor, tokenizer_of
 from normprobe.inputs.standard import REFUSALS, build_documented
 from normprobe.model.checkpoint import cached
-from normprobe.model.config import read_config_file
+from normprobe.model.config import fields, read_config_file
 from normprobe.model.find.parts import candidates, guesses, size_of
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.partial_load import build_on_meta
@@ -40,7 +45,7 @@ _LISTED = 16
 
 #: Inputs of a forward: pixels, and a mask of the prompt that says where rows of a picture go.
 _PIXELS = re.compile(
-    r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|position|feature))"
+    r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|indices|position|feature))"
     r".*(pixel|image|picture|patch)"
 )
 _SEEN = re.compile(r"image|img|pixel|patch|vision|visual")
@@ -99,7 +104,8 @@ _AS_EVER = """from normprobe.inputs.standard import build_documented
 
     made = build_documented(processor, samples, system)  # as without this file{turnless}"""
 #: Of a processor that writes no turn.
-_TURNLESS = "; {guess}: no turn is written around the prompt, though the tokenizer has a template"
+_TURNLESS = "; {guess}: no turn is written around the prompt"
+_IN_TOKENIZER = ", though the tokenizer has a template"
 _BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
 
     how = {"turn": TURN, "image": IMAGE, "image_ids": IMAGE_IDS, "pixels": (SIDE, MEAN, STD)}
@@ -109,20 +115,32 @@ _TILES = """
 
     pictures = [picture for sample in samples for picture in sample.images]
     if pictures:  # {guess}: as its package makes pixels; tiles where its config asks for them
-        from {module} import process_images
+        {copied}from {module} import process_images
 
         look = model.get_vision_tower().image_processor
         if hasattr(look.size, "get"):
             look.size = dict(look.size)  # older code asks whether it is one
-        made["pixel_values"] = process_images({arguments})
+{asked}        looks = process_images({arguments})
+        made["pixel_values"] = looks[0] if isinstance(looks, tuple) else looks
         made["image_sizes"] = [picture.size for picture in pictures]"""
+#: So that it pads as the file says.
+_ASKED = """        asked = copy(model.config)
+        asked.image_aspect_ratio = "pad" if PADDED else None
+"""
 #: Of a copy of InternVL's chat layout, as Mini-Monkey is.
-_SQUARES = """# {guess}: cut as InternVL cuts
-    made = INTERNVL_CHAT.build(model, processor, samples, system)"""
+_SQUARES = """from normprobe.extensions.families.internvl_chat import build_squares
+
+    # {guess}: cut as InternVL cuts
+    how = {{"mean": MEAN, "std": STD, "most": SQUARES}}
+    made = build_squares(model, processor, samples, system, **how)"""
 _LAYOUT = """
 from normprobe.extensions.families.internvl_chat import INTERNVL_CHAT
 
 load_processor, prepare = INTERNVL_CHAT.load_processor, INTERNVL_CHAT.prepare
+"""
+_OF_PICTURE = """
+MEAN, STD = {mean}, {std}  # of a picture; {guess}
+SQUARES = {most}  # of a picture at most; {guess}: its README may cut fewer than its config says
 """
 
 
@@ -167,6 +185,12 @@ def file_text(
     before = kept
     if squares:
         before += "" if _LAYOUT.strip() in kept else _LAYOUT
+        known, most = [*fields(settings)], settings.get("max_dynamic_patch")
+        mean, std = mean_and_deviation(settings, known, usual=IMAGENET)[0]
+        of_picture = _OF_PICTURE.format(
+            mean=mean, std=std, most=most if isinstance(most, int) else None, guess=GUESS
+        )
+        before += of_picture if "SQUARES = " not in kept else ""
     elif not made:
         asks = "" if cutting else otherwise_cut(settings)
         before += constants_by_hand(place, loading, settings, processor, model, kept, asks, cutting)
@@ -182,10 +206,13 @@ def file_text(
     takes = [p.name for p in parameters] or [*_USUAL]
     taken = [*_taken(takes, made, ("image_sizes",) if cutting else ())]
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in _OPEN]
-    more = any(p.kind is p.VAR_KEYWORD for p in parameters) and not (made or needed)
-    if more:  # ids may be passed on unnamed (mPLUG-Owl3)
-        ids = [each for each in _OFFERED[:2] if each not in takes]
-        taken += [f'"{each}": "{each}",  # {GUESS}' for each in ids]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters) and not needed:
+        named = "".join(taken)
+        if made:  # all of it, as without a file (VoRA)
+            taken += [f'"{each}": "{each}",' for each in made if f'"{each}",' not in named]
+        else:  # ids may be passed on unnamed (mPLUG-Owl3)
+            ids = [each for each in _OFFERED[:2] if each not in takes]
+            taken += [f'"{each}": "{each}",  # {GUESS}' for each in ids]
     if said and ("def forward(" in kept or not any(p.kind in _OPEN for p in parameters)):
         taken = [f'"{theirs}": {ours!r},' for theirs, ours in said.items()]  # nothing else knows
     if squares:
@@ -200,10 +227,19 @@ def file_text(
         given = f'{{"{needed[0]}": {_GIVEN}}}'
     tokenizer = tokenizer_of(processor)
     writes = getattr(processor, "chat_template", None)
-    silent = bool(made) and not writes and getattr(tokenizer, "chat_template", None)
-    as_ever = _AS_EVER.format(turnless=_TURNLESS.format(guess=GUESS) if silent else "")
-    arguments = ", ".join(("pictures", "look", "model.config")[:count])
-    pixels = _TILES.format(module=cutting, arguments=arguments, guess=GUESS) if cutting else ""
+    turnless = _TURNLESS.format(guess=GUESS) if made and not writes else ""
+    turnless += _IN_TOKENIZER if turnless and getattr(tokenizer, "chat_template", None) else ""
+    as_ever = _AS_EVER.format(turnless=turnless)
+    steers = count > 2 and settings.get("image_aspect_ratio") == "pad"
+    asked_of = ("pictures", "look", "asked" if steers else "model.config")[:count]
+    pixels = _TILES.format(
+        copied="from copy import copy\n\n        " if steers else "",
+        module=cutting,
+        asked=_ASKED if steers else "",
+        arguments=", ".join(asked_of),
+        guess=GUESS,
+    )
+    pixels = pixels if cutting else ""
     how = as_ever if made else _BY_HAND + pixels
     if squares:
         how = _SQUARES.format(guess=GUESS)

@@ -30,6 +30,9 @@ from normprobe.tidy import wide
 
 #: What a file that is begun anew has of its own; the rest of the file before it is kept.
 _BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD", "PADDED"}
+_BEGUN |= {"SQUARES"}
+#: Of these what a user edited: it is another than is begun where no code is known.
+_EDITED = {"IMAGE_IDS", "SIDE", "PADDED", "SQUARES", "MEAN"}
 #: What stands in a file whose ``setup`` imports a class that was found.
 _FOUND = re.compile(rf"^    import .*# {GUESS}: ", re.MULTILINE)
 _NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
@@ -73,7 +76,8 @@ def _begun(model: str, path: Path, loading: Loading) -> tuple[str, str]:
         )
     kept, said = "", dict[str, str]()
     if loading.inputs:
-        kept, said = _kept(loading.inputs), _said(loading.inputs)
+        first = file_text(model, path.name, replace(loading, inputs=None), None, "", {})
+        kept, said = _kept(loading.inputs, first), _said(loading.inputs)
         named = read_inputs_file(loading.inputs).parts
         loading = replace(loading, named=[*named.items(), *(loading.named or ())])
     asked, by_hand = list[str](), False
@@ -147,8 +151,13 @@ def _in_words(tokenizer: Any, numbers: Sequence[int]) -> str:
     return told + str(tokenizer.decode(plain))
 
 
-def _kept(path: Path) -> str:
-    """The text of an inputs file without what is begun anew."""
+def _kept(path: Path, first: str) -> str:
+    """The text of an inputs file without what is begun anew.
+
+    ``first``: the text of one that is begun where no code is known.
+    """
+    nodes = [node for node in ast.parse(first).body if isinstance(node, ast.Assign)]
+    as_first = {ast.unparse(node) for node in nodes}
     text, kept, last = path.read_text(encoding="utf-8"), "", 0
     lines = text.splitlines(keepends=True)
     for node in ast.parse(text).body:
@@ -160,6 +169,7 @@ def _kept(path: Path) -> str:
         marked = any(GUESS in line for line in lines[node.lineno - 1 : node.end_lineno])
         as_begun = marked and _value(node) in (USUAL_TURN, *USUAL_IMAGES, None)
         own = named & {"TURN", "IMAGE"} and not as_begun
+        own = own or (named & _EDITED and ast.unparse(node) not in as_first)
         # No docstring; a call such as sys.path.insert stays.
         if own or not (named & _BEGUN or of_text or unedited):
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it

@@ -28,12 +28,12 @@ from normprobe.schema import VISUAL_MASK
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from torch import Tensor
 
 _CONTEXT = "<IMG_CONTEXT>"
 _IMAGE = "<image>"
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the README
+#: Mean and deviation of each channel in ImageNet, as in the README.
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def _tokenizer(path: str) -> Any:
@@ -46,13 +46,45 @@ def _tokenizer(path: str) -> Any:
 def _tell_context(model: Any, processor: Any) -> list[str]:
     """Tell the model which token stands for a visual one."""
     model.img_context_token_id = processor.convert_tokens_to_ids(_CONTEXT)
-    return [f"img_context_token_id {model.img_context_token_id}, as its README sets it"]
+    return [f"img_context_token_id {model.img_context_token_id}, as InternVL's README sets it"]
 
 
 def _build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> dict[str, Any]:
     """One batch, padded on the right; the squares of all images follow each other."""
+    return build_squares(model, processor, samples, system, mean=IMAGENET[0], std=IMAGENET[1])
+
+
+def build_squares(
+    model: Any,
+    processor: Any,
+    samples: Sequence[Sample],
+    system: str | None,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    most: int | None = None,
+) -> dict[str, Any]:
+    """One batch of a model whose code writes and cuts as InternVL's, under another name.
+
+    Args:
+        model: holds ``num_image_token`` and its template.
+        processor: a tokenizer with ``<IMG_CONTEXT>``.
+        samples: with pictures or without.
+        system: a system prompt, as ``--system`` gives it.
+        mean: of each channel of a picture.
+        std: the deviation of each.
+        most: squares of a picture, without that of all of it; by default its config's
+            ``max_dynamic_patch``.
+
+    Returns:
+        ``input_ids`` and ``attention_mask``, [batch, seq], padded on the right, ``pixel_values``,
+        [squares, 3, side, side], ``image_flags``, [squares, 1], and ``visual_mask``, [batch, seq].
+
+    Raises:
+        NormprobeError: a prompt holds ``<IMG_CONTEXT>``, or the model has no template.
+    """
     import torch
 
     refuse_placeholder(samples, _CONTEXT)
@@ -60,7 +92,9 @@ def _build(
     for sample, placed in zip(samples, with_placeholder(samples, f"{_IMAGE}\n"), strict=True):
         text = _conversation(model, placed.prompt, system)
         for image in sample.images:
-            of_image = _squares(image, model.config)
+            of_image = [
+                normalised(square, mean, std) for square in _squares(image, model.config, most)
+            ]
             tokens = f"<img>{_CONTEXT * model.num_image_token * len(of_image)}</img>"
             text = text.replace(_IMAGE, tokens, 1)
             squares += of_image
@@ -113,18 +147,19 @@ def _template_of(model: Any) -> Any:
     )
 
 
-def _squares(image: Image, config: Any) -> list[Tensor]:
-    """Squares ``[3, side, side]`` of an image in reading order, then all of it in one."""
+def _squares(image: Image, config: Any, most: int | None) -> list[Image]:
+    """Squares of an image in reading order, then all of it in one."""
     side = _side(config)
     columns, rows = 1, 1
     if config.dynamic_image_size:
-        columns, rows = _grid(image, side, config.min_dynamic_patch, config.max_dynamic_patch)
+        most = most or config.max_dynamic_patch
+        columns, rows = _grid(image, side, config.min_dynamic_patch, most)
     resized = image.resize((columns * side, rows * side))
     corners = [(side * x, side * y) for y in range(rows) for x in range(columns)]
     pictures = [resized.crop((x, y, x + side, y + side)) for x, y in corners]
     if config.use_thumbnail and len(pictures) > 1:
         pictures.append(image.resize((side, side)))
-    return [normalised(picture, _MEAN, _STD) for picture in pictures]
+    return pictures
 
 
 def _grid(image: Image, side: int, fewest: int, most: int) -> tuple[int, int]:

@@ -221,4 +221,8 @@ def _modules_named(name: str, model: nn.Module) -> list[str]:
         if place[0] not in _LIBRARIES
         for length in range(len(place) - 1, 0, -1)
     ]
-    return [f"{each}{inner}.{name}" for each in dict.fromkeys(around) for inner in ("", ".util")]
+    return [
+        f"{each}{inner}.{name}"
+        for each in dict.fromkeys(around)
+        for inner in ("", ".util", ".utils")
+    ]

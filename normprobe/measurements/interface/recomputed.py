@@ -5,7 +5,7 @@ that other pixels change, and the arithmetic is NumPy in float64 on the CPU.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,10 @@ def differences(
         others = _states(model, unflattened(changed), traced)
         first = next(iter(states))  # where rows have seen least of each other
         from_pixels = rows_from_pixels(states[first], others[first])
+        if from_pixels and not (model.parts.class_rows or is_native(model.model)):
+            # Class rows that are handed over enter the decoder as visual ones (Valley).
+            groups = from_pixels.groups
+            from_pixels = replace(from_pixels, groups=np.where(groups == _SPECIAL, _VISUAL, groups))
         learned = {} if is_native(model.model) else _learned(states, others)
         for stage in _OF_IMAGES:
             if stage not in measured.index:
@@ -186,14 +190,16 @@ def _states(model: MeasuredModel, inputs: Mapping[str, Any], traced: TracedParts
     )
     calls = {name: found.get(name, []) for name in watched}
     read = [call.left if reader is None else call.entered for call in calls[VISION_ENCODER]]
+    # Older code projects zeros in the place of an image, too: these count nowhere.
+    of_projector = [call for call in calls[PROJECTOR_OUTPUT] if call.entered.any()]
     # Without a vision encoder the projector receives pixels.
-    projected = calls[PROJECTOR_OUTPUT] if encoder is not None else []
+    projected = of_projector if encoder is not None else []
     states = {
         _PATCHES: [call.entered for call in calls[_PATCHES]],
         VISION_ENCODER: [_as_rows(model, state) for state in read],
         PROJECTOR_INPUT: [_as_rows(model, call.entered) for call in projected],
         MERGED_INPUT: [_side_by_side(call) for call in projected],
-        PROJECTOR_OUTPUT: [call.left for call in calls[PROJECTOR_OUTPUT]],
+        PROJECTOR_OUTPUT: [call.left for call in of_projector],
         DECODER_INPUT: [model.read_stream(call.entered) for call in calls[DECODER_INPUT][:1]],
     }
     return {stage: of_stage for stage, of_stage in states.items() if of_stage}

@@ -177,9 +177,9 @@ def class_rows_of(encoder: Part | None, model: nn.Module | None = None) -> int:
     if encoder is None:
         return 0
     module, around = encoder.module, encoder.name.rpartition(".")[0]
-    if model is not None and around and not _cuts_patches(module):
+    if model is not None and around and not cuts_patches(module):
         outer = model.get_submodule(around)
-        module = outer if _cuts_patches(outer) else module
+        module = outer if cuts_patches(outer) else module
     rows = Counter[str]()
     for name, parameter in module.named_parameters():
         if _CLASS_TOKENS.search(name):
@@ -187,7 +187,8 @@ def class_rows_of(encoder: Part | None, model: nn.Module | None = None) -> int:
     return next(iter(rows.values()), 0)  # of the first of several encoders (MoVA)
 
 
-def _cuts_patches(module: nn.Module) -> bool:
+def cuts_patches(module: nn.Module) -> bool:
+    """Whether a convolution is inside, as what makes patches of pixels is."""
     return any(isinstance(inside, nn.Conv2d | nn.Conv3d) for inside in module.modules())
 
 

@@ -31,6 +31,7 @@ from normprobe.model.find.parts import (
     check_name,
     children_of,
     class_rows_of,
+    cuts_patches,
     guesses,
     holders_of,
     holds_blocks,
@@ -377,9 +378,14 @@ def _projectors(
             fitting.append(child)
     found = [*reversed(fitting or beside or inside)]
     outer = near.name.rpartition(".")[0]
-    if not found and outer and not (of_sound or is_native(model)):
-        # An encoder that is named inside its tower has its projector further out (PPLLaVA).
-        return _projectors(model, encoder, language, Part(outer, parent))
+    if not outer or of_sound or is_native(model):
+        return found
+    # An encoder that is named inside its tower has its projector further out (PPLLaVA): beside what
+    # cuts its patches stands none that a linear layer does not tell (OmniLMM).
+    in_tower = encoder is not None and not cuts_patches(encoder.module)
+    told = [child for child in fitting if not cuts_patches(child)]
+    if not found or (in_tower and any(map(cuts_patches, beside)) and not told):
+        return _projectors(model, encoder, language, Part(outer, parent)) or found
     return found
 
 

@@ -185,7 +185,9 @@ def plan_loading(
     try:
         with foreign_code(checkpoint.trust_remote_code, checkpoint.bridges):
             keys, report = dry_run(model_class, checkpoint, weights, named or torch.float32)
-            if report["missing_keys"] and (renamed := _renamed(checkpoint, model)):
+            if report["missing_keys"] and (
+                renamed := _renamed(checkpoint, model, weights, report["missing_keys"])
+            ):
                 checkpoint = renamed
                 keys, report = dry_run(model_class, checkpoint, weights, named or torch.float32)
     except NormprobeError:
@@ -212,15 +214,33 @@ def plan_loading(
     return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes, unplaced=unplaced)
 
 
-def _renamed(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint | None:
-    """With the renames that its own class states, and transformers 5 passes over, if there are."""
-    renames = getattr(model, "_checkpoint_conversion_mapping", None)
+def _renamed(
+    checkpoint: Checkpoint, model: nn.Module, weights: WeightFiles, missing: Iterable[str]
+) -> Checkpoint | None:
+    """With the renames that its own class states, and transformers 5 passes over, if there are.
+
+    Or with those of a tower of CLIP or SigLIP inside, of which 5 has a module less (LLaVA-UHD v2).
+    """
     given = "key_mapping" in checkpoint.keywords
-    if not renames or given or is_native(model) or not is_line_5():
+    if given or is_native(model) or not is_line_5():
         return None
-    if "_checkpoint_conversion_mapping" not in checkpoint.bridges:
-        checkpoint.bridges.append("_checkpoint_conversion_mapping")
-    return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": dict(renames)})
+    bridge = "_checkpoint_conversion_mapping"
+    renames = dict(getattr(model, bridge, None) or {})
+    if not renames:
+        bridge, saved = "names of weights behind .vision_model.", list(weights.file_of)
+        holders = {key.partition(_INNER)[0] for key in saved if _INNER in key}
+        lacking = [f"{holder}." for holder in holders]
+        lacking = [each for each in lacking if any(key.startswith(each) for key in missing)]
+        renames = {rf"^{re.escape(each[:-1] + _INNER)}": each for each in lacking}
+    if not renames:
+        return None
+    if bridge not in checkpoint.bridges:
+        checkpoint.bridges.append(bridge)
+    return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": renames})
+
+
+#: A module of CLIP and SigLIP that transformers 5 no longer has.
+_INNER = ".vision_model."
 
 
 #: Ends of the names of buffers that older code saved, and newer code makes.

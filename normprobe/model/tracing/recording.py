@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normprobe.errors import NormprobeError
 from normprobe.hooks import after_call, attached, before_call, observing, run_until
 from normprobe.tensors import unflattened
 
@@ -187,8 +189,23 @@ def record(
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     with observing(model), attached(*handles), torch.random.fork_rng(devices):
         torch.manual_seed(0)
-        run_until(model, unflattened(inputs))
+        try:
+            run_until(model, unflattened(inputs))
+        except NormprobeError:
+            # Behind the logits a loss is made, and no part of a model is.
+            if not {name for name, _ in recorder.recording} & _heads(model):
+                raise
     return recorder.recording
+
+
+def _heads(model: nn.Module) -> set[str]:
+    """The names of what makes logits, of the model and of those inside."""
+    asked = [getattr(module, "get_output_embeddings", None) for module in model.modules()]
+    heads = set[Any]()
+    for ask in asked:
+        with suppress(Exception):  # code of anyone
+            heads.add(ask() if callable(ask) else None)
+    return {name for name, module in model.named_modules() if module in heads}
 
 
 def _blur(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:

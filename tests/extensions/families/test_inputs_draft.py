@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlavaConfig,
+    LlavaForConditionalGeneration,
     PreTrainedTokenizerFast,
 )
 
@@ -659,6 +661,24 @@ def test_ids_are_offered_to_a_forward_that_takes_anything(
     assert '    "pixel_values": "pixel_values",\n    "input_ids": "input_ids",  # a guess\n' in text
 
 
+def test_all_that_a_processor_makes_is_passed_to_a_forward_that_takes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without a file: VoRA's takes a batch of names that its processor has."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SPECIMEN_DIR, "model")
+    forward = LlavaForConditionalGeneration.forward
+
+    def takes_all(self: Any, **batch: Any) -> Any:
+        return forward(self, **batch)
+
+    monkeypatch.setattr(LlavaForConditionalGeneration, "forward", takes_all)
+    begun = invoke("inputs", "model", "--write", "begun.py")
+    assert "one sample is measured with it: 64 visual" in begun.stdout, begun.output
+    for name in ("input_ids", "attention_mask", "pixel_values"):
+        assert f'    "{name}": "{name}",\n' in Path("begun.py").read_text()
+
+
 def test_inputs_of_forward_that_nothing_makes_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -728,7 +748,14 @@ def test_what_a_user_says_is_kept_though_it_is_a_guess_elsewhere(tmp_path: Path)
     }
     for text, held in kept.items():
         (tmp_path / "before.py").write_text(text)
-        assert inputs_draft._kept(tmp_path / "before.py") == (text if held else "")
+        assert inputs_draft._kept(tmp_path / "before.py", "") == (text if held else "")
+    first = (
+        "IMAGE_IDS = [-200] * 1  # a guess\nPADDED = True\nSIDE, MEAN, STD = 224, [0.5], [0.5]\n"
+    )
+    before = first.replace("[-200] * 1", "[7] * 4").replace("224", "336")
+    (tmp_path / "before.py").write_text(before)  # what its user edited, whatever the mark says
+    kept = [line for line in before.splitlines(keepends=True) if "PADDED" not in line]
+    assert inputs_draft._kept(tmp_path / "before.py", first) == "".join(kept)
 
 
 def test_a_prompt_without_a_turn_is_a_guess(
@@ -739,15 +766,19 @@ def test_a_prompt_without_a_turn_is_a_guess(
     shutil.copytree(SPECIMEN_DIR, "model")
     template = next(Path("model").glob("chat_template*"))
     said = "  # as without this file; a guess: no turn is written around the prompt"
-    for told in (False, True):
-        if told:
+    lacking = ", though the tokenizer has a template"
+    for told in (False, True, "nowhere"):
+        if told is True:
             tokenizer = Path("model/tokenizer_config.json")
             facts = json.loads(tokenizer.read_text()) | {"chat_template": template.read_text()}
             tokenizer.write_text(json.dumps(facts))
             template.unlink()
+        if told == "nowhere":  # a bare question (Heron)
+            tokenizer.write_text(json.dumps({**facts, "chat_template": None}))
         begun = invoke("inputs", "model", "--write", f"{told}.py")
         assert begun.exit_code == 0, begun.output
-        assert (said in Path(f"{told}.py").read_text()) == told
+        text = Path(f"{told}.py").read_text()
+        assert (said in text) == bool(told) and (said + lacking in text) == (told is True)
 
 
 def test_what_a_user_says_of_a_turn_is_kept(
@@ -861,6 +892,8 @@ AutoModelForCausalLM.register(TilingConfig, Tiling, exist_ok=True)
 def process_images(pictures, processor, settings):
     assert settings.model_type == "tiling"
     assert isinstance(processor.size, dict)  # else it takes the least of all of its numbers
+    picture_sizes = settings.image_aspect_ratio  # UGround's returns them, too
+    assert picture_sizes != "none"
     return processor(pictures, return_tensors="pt")["pixel_values"][:, None]
 """,
 }
@@ -882,7 +915,9 @@ def test_pixels_are_made_as_the_package_makes_them(
     for name, code in TILING.items():
         fails = aspect == "failing" and name == "mm_utils"
         (package / f"{name}.py").write_text(
-            code.replace("return", "raise OSError #" * fails + "return")
+            code.replace("return", "raise OSError #" * fails + "return").replace(
+                "[:, None]", "[:, None], picture_sizes" if aspect == "pad" else "[:, None]"
+            )
         )
     config = json.loads(Path("config.json").read_text()) | {"model_type": "tiling"}
     config |= {"architectures": ["Tiling"], "image_aspect_ratio": aspect}
@@ -898,6 +933,16 @@ def test_pixels_are_made_as_the_package_makes_them(
     assert '    "modalities": "modalities",\n' in text
     assert '"modalities": NAME' not in text  # it is made
     assert ("one sample is measured with it: 16 visual" in begun.stdout) == cut, begun.output
+    assert ("asked.image_aspect_ratio = " in text) == (aspect == "pad")
+    if aspect == "pad":  # an evaluation may not
+        mark = "; a guess: image_aspect_ratio asks for it, and an evaluation may not"
+        assert f"\nPADDED = True  # pictures, to squares first{mark}\n" in text
+        Path("plain.py").write_text(text.replace("\nPADDED = True", "\nPADDED = False"))
+        seen = Path(package / "mm_utils.py")
+        seen.write_text(seen.read_text().replace('!= "none"', "is None"))
+        sys.modules.pop(f"{package}.mm_utils")
+        plain = invoke("layers", ".", "--inputs", "plain.py", "-n", "1", "-o", "plain")
+        assert plain.exit_code == 0, plain.output
 
 
 def test_the_class_of_an_adapter_s_base_is_not_what_setup_imports(tmp_path: Path) -> None:
@@ -927,6 +972,7 @@ def test_the_side_is_that_of_the_vision_encoder(tmp_path: Path) -> None:
         ("vit-large-patch14-336", {}, 576),
         ("towers/clip", {"downsample_ratio": 0.5}, 16),
         ("towers/clip", {"num_image_tokens": 7}, 7),
+        ("towers/clip", {"num_query": 7}, 7),  # of a resampler (OmniLMM)
     ],
 )
 def test_a_word_stands_for_as_many_rows_as_a_picture_has_patches(
@@ -1014,8 +1060,10 @@ def test_a_copy_of_internvl_is_cut_as_internvl_is(
     result = invoke("inputs", copy, "--trust-remote-code", "--write", begun)
     assert "one sample is measured with it" in result.stdout
     text = begun.read_text()
-    guessed = [n for n, line in enumerate(text.splitlines(), 1) if "# a guess: cut as" in line]
-    assert f"guessed, so look at lines {guessed[0]}" in result.stdout
+    marks = "# a guess: cut as|^MEAN, STD =|^SQUARES = "
+    guessed = [n for n, line in enumerate(text.splitlines(), 1) if re.search(marks, line)]
+    assert len(guessed) == 3
+    assert f"guessed, so look at lines {', '.join(map(str, guessed))}" in result.stdout
     found = [
         Probe(model, trust_remote_code=True, inputs=inputs, device="cpu")
         .layers("sample", limit=2, intervals=False, workers=0)
@@ -1024,9 +1072,19 @@ def test_a_copy_of_internvl_is_cut_as_internvl_is(
     ]
     pd.testing.assert_frame_equal(*found)
     again = tmp_path / "again.py"
+    # One that does otherwise (Ristretto).
+    begun.write_text(re.sub("^SQUARES = [0-9]+", "SQUARES = 1", text, flags=re.MULTILINE))
     asked = ("--trust-remote-code", "--inputs", begun, "--write", again)
-    assert invoke("inputs", copy, *asked).exit_code == 0
+    fewer = invoke("inputs", copy, *asked)
+    counts = [int(re.search(r"(\d+) visual", each.stdout)[1]) for each in (result, fewer)]
+    assert counts[0] > counts[1]
     assert again.read_text().count("import INTERNVL_CHAT") == 1
+    assert re.findall("^SQUARES = .*", again.read_text(), re.MULTILINE)[0][:11] == "SQUARES = 1"
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"its_tower": "siglip-large"}))
+    third = tmp_path / "third.py"
+    assert invoke("inputs", copy, "--trust-remote-code", "--write", third).exit_code == 0
+    assert "\nMEAN, STD = [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]  # of a picture" in third.read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.cases import model_of
-from support.plain_modules import Pooling, made
+from support.plain_modules import EYE, Eye, Plain, Pooling, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import (
     ALL_TYPES,
@@ -21,7 +21,7 @@ from support.tiny_models import (
 )
 from torch import Tensor, nn
 
-from normprobe import NormprobeError, find_parts
+from normprobe import NormprobeError, Probe, find_parts
 from normprobe.hooks import on_call, on_input
 from normprobe.measurements.interface import measure
 from normprobe.measurements.interface.recomputed import (
@@ -44,6 +44,7 @@ from normprobe.schema import (
     VISION_ENCODER,
     VISUAL,
 )
+from normprobe.tidy import select
 
 OF_IMAGES = {VISION_ENCODER, PROJECTOR_INPUT, PROJECTOR_OUTPUT}
 
@@ -83,6 +84,47 @@ def test_the_tokens_of_a_tower_that_pools_them_too_are_confirmed() -> None:
     found = differences(model, inputs, trace_parts(module, inputs))
     assert set(found) > OF_IMAGES
     assert max(value for value in found.values() if not isinstance(value, str)) < 1e-6
+
+
+class Warming(Plain):
+    """It projects zeros as well, as code of LLaVA 1.0 and OneChart does."""
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        self.connector(torch.zeros(7, EYE))
+        return super().forward(tokens, image)
+
+
+class Whole(Plain):
+    """Its class row enters the decoder, too (Heron)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = WholeEye()
+
+
+class WholeEye(Eye):
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.cut(pixels).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize(("kind", "rows"), [(Warming, 4), (Whole, 5)])
+def test_rows_of_a_projector_that_runs_on_zeros_or_class_rows_are_confirmed(
+    kind: type[Plain], rows: int
+) -> None:
+    module = made(kind)
+    inputs = {"tokens": torch.tensor([[1, 8, 10, *[3] * rows, 9, 11, 2]])}
+    inputs["image"] = torch.randn(1, 3, 8, 8)
+    run = Probe(module).interface(inputs, verify=True)
+    assert not run.record.get("doubts")
+    found = run.record["recomputed"]
+    assert set(found) > OF_IMAGES
+    assert max(value for value in found.values() if not isinstance(value, str)) < 1e-6
+    table = select(run.table, "norm").set_index(["stage", "group"])
+    assert table.loc[(VISION_ENCODER, VISUAL), "tokens"] == rows
 
 
 @pytest.mark.slow

@@ -432,6 +432,23 @@ def test_names_that_a_readme_or_a_class_maps_are_those_of_the_loader(
         assert torch.equal(weight, weights[name])
 
 
+@pytest.mark.skipif(not is_line_5(), reason="4.57 has the module")
+def test_names_of_a_tower_that_lost_a_module_are_those_of_the_loader(repository, tmp_path):
+    """CLIP's and SigLIP's own, inside code that holds one whole (LLaVA-UHD v2)."""
+    folder = shutil.copytree(repository("buffers"), tmp_path / "towered")
+    weights = load_file(folder / "model.safetensors")
+    renamed = {
+        name.replace("layers.0.", "layers.0.vision_model."): w for name, w in weights.items()
+    }
+    assert renamed.keys() != weights.keys()
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    model = load_model(checkpoint, device="cpu")
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, weights[name])
+    assert "names of weights behind .vision_model." in checkpoint.bridges
+
+
 @pytest.mark.parametrize(("value", "differs"), [(0.5, False), (0.4, True)])
 def test_a_tower_that_became_its_own_model_has_its_place(repository, tmp_path, value, differs):
     """Volcano's files hold a tower as ``vision_model``, which transformers 5 has no more."""

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from normprobe import Probe
 from normprobe.errors import NormprobeError
 from normprobe.model.find.parts import Part, Parts
-from normprobe.model.tracing.trace import TracedParts, find_or_trace, trace_parts, verify
+from normprobe.model.tracing.trace import (
+    ROLES,
+    TracedParts,
+    find_or_trace,
+    trace_parts,
+    verify,
+)
 
 WORDS, EYE, SPINE = 40, 24, 32
 PICTURE = 3  # the placeholder
@@ -405,6 +411,33 @@ def test_an_output_that_is_no_number():
     toy = made(Toy)
     nn.init.constant_(toy.mouth.weight, torch.nan)
     with pytest.raises(NormprobeError, match="what Toy returns is zero, infinite or no number"):
+        trace_parts(toy, inputs_of(toy))
+
+
+class Trained(Toy):
+    """Its forward makes a loss, of answers that it was not given (VoRA)."""
+
+    failing_early = False
+
+    def get_output_embeddings(self):
+        return self.mouth
+
+    def forward(self, tokens, picture):
+        visual = self.seen(picture)
+        if self.failing_early:
+            raise ValueError("no answer")
+        odds = self.mouth(self.climb(self.write(tokens, visual), visual, tokens))
+        raise ValueError(f"no answer to {odds.shape}")
+
+
+def test_a_loss_that_fails_behind_the_logits_is_passed_over():
+    toy = made(Trained)
+    traced = [trace_parts(each, inputs_of(toy)) for each in (toy, made(Toy))]
+    for role in (*ROLES, "fusion"):
+        assert len({getattr(each, role) for each in traced}) == 1
+    assert traced[0].decoder_layers == "spine" and traced[0].projector == "bridge"
+    toy.failing_early = True
+    with pytest.raises(NormprobeError, match="no answer"):
         trace_parts(toy, inputs_of(toy))
 
 
