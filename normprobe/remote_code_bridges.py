@@ -38,6 +38,7 @@ from transformers import (
     configuration_utils,
     dynamic_module_utils,
 )
+from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
 from normprobe.versions import is_line_5
@@ -252,13 +253,15 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     for tower in _one_class_towers():
         bridge_tower_inside(tower)
     bridge_capturing()
+    bridge_asked_flash_attention(PreTrainedModel)
+    bridge_alone(torch.distributed)
     bridge_cache(DynamicCache)
     bridge_token_of_config(PretrainedConfig)
     bridge_unset_rope(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
     warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
-    before = set(sys.modules)
+    before, level = set(sys.modules), transformers_logging.get_verbosity()
     _noting.append(bridges)
     try:
         with (
@@ -281,6 +284,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
                     _bridge_class(foreign)
     finally:
         _noting.pop()
+        transformers_logging.set_verbosity(level)  # an import may ask for all there is (Elysium)
 
 
 def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
@@ -346,9 +350,31 @@ def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any
 
 
 def bridge_tower_inside(model_class: Any) -> None:
-    """A tower was the ``vision_model`` of the model around it, which became the tower."""
+    """A tower was the ``vision_model`` of the model around it, which became the tower.
+
+    A class whose own forward calls it gets the forward that it overrides (Elysium).
+    """
+
+    def tower_inside(self: Any) -> Any:
+        found = self._modules.get("vision_model", self)
+        overrides = found is self and type(self).forward is not model_class.forward
+        return _Overridden(self, model_class) if overrides else found
+
     if is_line_5() and not hasattr(model_class, "vision_model"):
-        model_class.vision_model = property(lambda self: self._modules.get("vision_model", self))
+        model_class.vision_model = property(tower_inside)
+
+
+class _Overridden:
+    """A module that runs the forward of a class which its own overrides."""
+
+    def __init__(self, module: Any, base: Any) -> None:
+        self._module, self._base = module, base
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._base.forward(self._module, *arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 def bridge_capturing() -> None:
@@ -695,6 +721,44 @@ def bridge_missing_flash_attention(config: Any) -> None:
         if getattr(part, "_attn_implementation", None) == "flash_attention_2":
             part._attn_implementation = "eager"
             _note("eager attention (flash_attn is not installed)")
+
+
+def bridge_asked_flash_attention(base: Any) -> None:
+    """Code may ask for flash attention while it makes a part: eager where there is none (360VL)."""
+    name = "_check_and_adjust_attn_implementation"
+    choose = getattr(base, name)
+
+    @wraps(choose)
+    def choose_what_is_there(self: Any, asked: Any, *more: Any, **options: Any) -> Any:
+        from transformers.utils import import_utils
+
+        of_others = asked == "flash_attention_2" and bool(_noting)  # while such code runs
+        if of_others and not import_utils.is_flash_attn_2_available():
+            _note("eager attention (flash_attn is not installed)")
+            asked = "eager"
+        return choose(self, asked, *more, **options)
+
+    if choose.__module__ != __name__:
+        choose_what_is_there.__module__ = __name__
+        setattr(base, name, choose_what_is_there)
+
+
+def bridge_alone(distributed: Any) -> None:
+    """Code that asks which of several processes it is, of a group that nobody began (EgoGPT)."""
+    for name, alone in (("get_rank", 0), ("get_world_size", 1)):
+        ask = getattr(distributed, name, None)
+        if ask is None or ask.__module__ == __name__:
+            continue
+
+        @wraps(ask)
+        def answer(*group: Any, _ask: Any = ask, _alone: int = alone, **options: Any) -> Any:
+            if distributed.is_initialized():
+                return _ask(*group, **options)
+            _note("torch.distributed")
+            return _alone
+
+        answer.__module__ = __name__
+        setattr(distributed, name, answer)
 
 
 def bridge_rope_scaling(config_class: type) -> None:

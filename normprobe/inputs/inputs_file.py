@@ -33,10 +33,13 @@ separator. It runs in forked processes, on the CPU.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,6 +52,38 @@ BuildFunction = Callable[[Any, Any, Sequence[Sample], str | None], Mapping[str, 
 
 _FUNCTIONS = ("setup", "load_processor", "prepare", "forward", "build")
 _NAMES = (*_FUNCTIONS, "parts", "keywords")
+
+
+def stand_in(package: str) -> None:
+    """Let code import a package that is not installed, for ``setup`` of an inputs file.
+
+    Args:
+        package: such as ``flash_attn``; what code imports of it, from modules inside it too, is
+            there, and raises ``NormprobeError`` once it is called.
+    """
+
+    def called(*_: Any, **__: Any) -> Any:
+        raise NormprobeError(
+            f"the code of the model calls {package}, for which stand_in() put nothing",
+            f"install {package}, or say which attention runs: --attn-implementation eager",
+        )
+
+    def any_name(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return called
+
+    class Finder(MetaPathFinder, Loader):
+        def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+            del path, target
+            inside = name == package or name.startswith(f"{package}.")
+            return ModuleSpec(name, self, is_package=True) if inside else None
+
+        def exec_module(self, module: ModuleType) -> None:
+            vars(module).update(__version__="0.0.0", __getattr__=any_name)
+
+    if find_spec(package) is None:
+        sys.meta_path.append(Finder())
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,9 @@ def _changed(
     kept = value == value.round()
     if kept.all() and len(value.unique()) > _FEW:  # a picture in whole numbers, from 0 to 255
         kept = value == 0
+    if kept.all() and names is _NAMES[AUDIO] and value.is_floating_point():
+        # Silence is a sound (EgoGPT).
+        kept = torch.zeros_like(kept)
     return change(value, kept)
 
 

@@ -213,7 +213,8 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
 
     1. ``processor.apply_chat_template(messages, tokenize=True, return_dict=True)``, which is what
        transformers documents, with the images inside the messages;
-    2. ``processor(text=, images=)``.
+    2. ``processor(text=, images=)`` with lists;
+    3. of one sample, ``processor(text=, images=)`` with a text that the template wrote.
 
     Nothing is known of such code beforehand, so what comes out is looked at: it has to hold the
     prompt, and pixels where a sample has an image. Some templates delete an image placeholder, and
@@ -225,6 +226,7 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
     for name, way in (
         ("apply_chat_template", _by_template),
         ("processor(text=, images=)", build_standard),
+        ("processor(text=, images=) of one text", _of_one_text),
     ):
         try:
             inputs = BatchFeature(arrays_as_tensors(dict(way(processor, samples, system))))
@@ -256,6 +258,15 @@ def _by_template(processor: Any, samples: Sequence[Sample], system: str | None) 
         **options,
     )
     return BatchFeature(dict(made))
+
+
+def _of_one_text(processor: Any, samples: Sequence[Sample], system: str | None) -> dict[str, Any]:
+    """As many a README does, where code takes no lists (Penguin-VL)."""
+    if len(samples) > 1 or not is_multimodal(processor):
+        raise ValueError("that takes one sample, and a processor with a tokenizer")
+    (talk,), images = conversations(processor, samples, system), list(samples[0].images)
+    text = processor.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    return dict(processor(text=text, images=images or None, return_tensors="pt"))
 
 
 def refuse_incomplete(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample]) -> None:

@@ -29,6 +29,7 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.model.config import (
     ADAPTER_CONFIG,
     AlignmentSettings,
+    NoForward,
     UnknownCode,
     adapter_settings,
     config_of,
@@ -403,7 +404,7 @@ def _import_code(
         if registered.get(reader, found) is not found:
             del registered[reader]
         if issubclass(found, nn.Module) and found.forward is nn.Module.forward and not is_run:
-            raise NormprobeError(
+            raise NoForward(
                 f"{found.__name__} has no forward: it computes in methods of its own",
                 "write forward(model, **inputs), which calls them, in --inputs FILE.py, or pass it "
                 "as Probe(model, forward=...)",

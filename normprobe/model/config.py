@@ -74,6 +74,10 @@ def fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+class NoForward(NormprobeError):
+    """A class computes in methods of its own: only a forward of its user's makes its layers run."""
+
+
 class UnknownCode(NormprobeError):
     """Neither transformers nor the checkpoint has its code: ``setup()`` may import it."""
 

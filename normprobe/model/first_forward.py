@@ -128,6 +128,15 @@ class _Forward:
                     "switch that off in its config, or in forward(model, **inputs) of an --inputs "
                     "file",
                 )
+            elif left.shape[-1] != entered.shape[-1]:  # HaploVL
+                self._fault = self._fault or NormprobeError(
+                    f"decoder layer {number} takes rows of size {entered.shape[-1]}, and layer "
+                    f"{number - 1} hands over {left.shape[-1]}: no turn between the two can be "
+                    "measured",
+                    "measure one of the two halves: prepare(model, processor) of an --inputs file "
+                    "keeps its layers, as in model.half = ModuleList(LAYERS[:N]), and parts says "
+                    '"decoder_layers": "half"',
+                )
             elif not handed_on(self._output, entered):
                 self.apart.append(number)
                 if self._fault is None and is_among(self._output, entered):

@@ -34,7 +34,13 @@ from normprobe.model.vision_stages import (
     share_of_rows,
     wrong_part,
 )
-from normprobe.schema import PROJECTOR_INPUT, PROJECTOR_OUTPUT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import (
+    PROJECTOR_INPUT,
+    PROJECTOR_OUTPUT,
+    TOKEN_GROUPS,
+    VISION_ENCODER,
+    VISUAL,
+)
 from normprobe.tensors import with_tensors
 
 if TYPE_CHECKING:
@@ -44,6 +50,9 @@ _VISUAL = TOKEN_GROUPS.index(VISUAL)
 
 #: Of the visual tokens, the share that tells a projector.
 _MOST = 0.5
+
+#: Of an encoder's rows the share that class rows and padding may be, about.
+_FEW = 0.2
 
 #: What to say of rows that other ones enter the decoder for.
 _POOLED = (
@@ -79,16 +88,20 @@ def check_parts(model: MeasuredModel, batch: MeasuredBatch) -> bool:
     if seen and not is_native(model.model):
         _doubt_positions(model)
         _doubt_two_branches(model, batch)
+        _doubt_class_rows(model, batch)
     return seen
 
 
 def _class_rows_enter(model: MeasuredModel, batch: MeasuredBatch) -> bool:
     """Whether all is right where class rows enter the decoder, too (Valley)."""
     guessed = model.parts
-    if not guessed.class_rows:
+    if not guessed.class_rows or "class_rows" in guessed.named:
         return False
     model.take(replace(guessed, class_rows=0))
-    if _wrong_part(model, batch)[0] is None:
+    handed = model.watched(batch.inputs)[0]
+    encoded, taken = (handed.get(stage, ()) for stage in (VISION_ENCODER, PROJECTOR_INPUT))
+    # A projector that takes fewer rows takes none of these (CXR-LLaVA).
+    if len(encoded) <= len(taken) and _wrong_part(model, batch)[0] is None:
         return True
     model.take(guessed)
     return False
@@ -298,6 +311,19 @@ def _doubt_two_branches(model: MeasuredModel, batch: MeasuredBatch) -> None:
         model.add_doubt(
             f"what {projector.name} takes stays as it is where {encoder.name} hands over other "
             "rows: they may be of two branches; name both by --part"
+        )
+
+
+def _doubt_class_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
+    """Say where an encoder hands over a few rows more than its projector takes."""
+    handed = model.watched(batch.inputs)[0]
+    encoded, taken = (len(handed.get(stage, ())) for stage in (VISION_ENCODER, PROJECTOR_INPUT))
+    encoder = model.parts.vision_encoder
+    if encoder is not None and 0 < encoded - taken < _FEW * encoded and taken:
+        model.add_doubt(
+            f"{encoder.name} hands over {encoded} rows that count as visual, and the projector "
+            f"takes {taken}: class rows or padding may be among them; name what hands over those "
+            "alone by --part vision_encoder=NAME"
         )
 
 

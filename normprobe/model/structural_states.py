@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
 from normprobe.inputs.on_device import pixel_inputs, with_other_pixels
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts
@@ -101,6 +102,13 @@ class StructuralStates:
         """Refuse declared image tokens where other pixels change words, too; doubt a mask."""
         words = (groups == TOKEN_GROUPS.index(TEXT)) | (groups == TOKEN_GROUPS.index(SPECIAL))
         moved = token_norms(other - seen) > SAME_STATE * token_norms(seen)
+        mixed = moved.all() and words.any() and not is_native(self._measured.model)
+        if mixed and find_named(inputs, STRUCTURAL_MASK) is None:  # behind layers (HaploVL)
+            self._measured.add_doubt(
+                f"other pixels change every row at the decoder input of {self._measured}: no row "
+                "shows that it is learned, as that of a newline; structural_mask from build() of "
+                "an --inputs file says which are"
+            )
         # What changes every row tells no ids.
         if self._parts.fusion == IN_SEQUENCE and (moved & words).any() and not moved.all():
             ids = ", ".join(map(str, self._parts.image_token_ids)) or "of a mask"

@@ -109,6 +109,8 @@ class VisionStages:
         self._rows_before = self._rows_read = 0  # all that entered it, all that the projector read
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
+        # What entered the projector: copies, and the states themselves.
+        self._as_given: tuple[list[Tensor], list[Tensor]] = [], []
         self._of_several = 0  # states that the projector was given side by side
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
@@ -137,6 +139,8 @@ class VisionStages:
             elif looks and (first := next(cuts, None)) is not None:
                 handles.append(after_call(first, self._cut))
         if projector is not None:
+            if not is_native(projector.module):  # it may write into what it takes (360VL)
+                handles.append(before_call(projector.module, self._enters))
             handles.append(on_call(projector.module, self._projected, _projected_state))
         return handles
 
@@ -356,7 +360,14 @@ class VisionStages:
         self._counted = counted_rows(state, arguments)
         self._keep(self._encoder, state)
 
+    def _enters(self, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        states = [t for t in tensors((args, kwargs)) if t.is_floating_point() and t.dim() > 1]
+        self._as_given = [state.clone() for state in states], states
+
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
+        copies, given = self._as_given
+        entered = next((c for c, g in zip(copies, given, strict=True) if g is entered), entered)
+        self._as_given = [], []
         self._settle(entered)
         self._of_several = max(self._of_several, _side_by_side(arguments))
         # Older code projects zeros in the place of an image, where a prompt has none (LLaVA 1.0).

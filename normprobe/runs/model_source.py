@@ -256,7 +256,8 @@ class ModelSource(ABC):
         try:
             with loading_beside(model) as found:
                 changed = list(prepare(model, self._processor) or ())
-            if others := sorted(_floating_dtypes(model) - held):
+            after = _floating_dtypes(model)
+            if (others := sorted(after - held)) and len(after) > 1:
                 found.append(
                     f"prepare() of {self._inputs_file.names} leaves weights in {', '.join(others)}"
                     f", the others are in {', '.join(sorted(held))}"

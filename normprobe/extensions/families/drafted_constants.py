@@ -127,7 +127,7 @@ def constants_by_hand(
         side = int(in_name[1])
     if patch is None and (in_name := _PATCH_IN_NAME.search(str(settings))):
         patch = int(in_name[1])
-    (mean, std), numbers = mean_and_deviation(settings, known)
+    mean, std = mean_and_deviation(settings, known)
     by_package, module = turn_of(model)
     if by_package:
         turn = f"{by_package!r}  # {GUESS}: default_conversation of {module}"
@@ -140,7 +140,6 @@ def constants_by_hand(
     its_own = read_config_file(cached(tower, "preprocessor_config.json", None)) if tower else {}
     crops = (settings | its_own).get("do_center_crop") and "image_aspect_ratio" not in settings
     padded = settings.get("image_aspect_ratio") == "pad"
-    told_pixels = look or (side and (any(numbers) or re.search("clip|siglip", str(settings))))
     between = f"; between {ends[0]} and {ends[1]}, as the config says?" if None not in ends else ""
     told = token is not None and (token < 0 or rows is not None) and not between
     id_of = -200 if token is None else token
@@ -163,7 +162,7 @@ def constants_by_hand(
         unless="unless a module holds an image processor, or else `look` of load_processor is one"
         if look
         else "where no image processor is found",
-        unknown="" if told_pixels else f", {GUESS}",
+        unknown="" if look else f"; {GUESS}, as that it is resized to it, bicubic",
         aspect=asks,
         padded=padded,
         why_padded=f"; {GUESS}: image_aspect_ratio asks for it, and an evaluation may not"
@@ -189,8 +188,8 @@ def _share(settings: Mapping[str, Any]) -> float:
 
 def mean_and_deviation(
     settings: Mapping[str, Any], known: Sequence[tuple[str, Any]], *, usual: Sequence[Any] = ()
-) -> tuple[list[list[float]], list[list[Any]]]:
-    """Of the channels of a picture; and what fields of these names say, each a list."""
+) -> list[list[float]]:
+    """Of the channels of a picture: what fields say, else what is usual of such an encoder."""
     from transformers.utils.constants import (
         IMAGENET_STANDARD_MEAN,
         OPENAI_CLIP_MEAN,
@@ -200,13 +199,12 @@ def mean_and_deviation(
     siglip = "siglip" in str(settings).lower()
     of_encoder = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
     numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
-    found = [
+    return [
         given if len(given) == 3 and {type(v) for v in given} <= {int, float} else [*otherwise]
         for given, otherwise in zip(
             numbers, of_encoder if siglip or not usual else usual, strict=True
         )
     ]
-    return found, numbers
 
 
 def otherwise_cut(settings: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ from normprobe.extensions.families.package_code import (
     setup_text,
 )
 from normprobe.inputs.chat import image_token
+from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import load_processor, tokenizer_of
 from normprobe.inputs.standard import REFUSALS, build_documented
@@ -46,7 +47,7 @@ _LISTED = 16
 #: Inputs of a forward: pixels, and a mask of the prompt that says where rows of a picture go.
 _PIXELS = re.compile(
     r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|indices|position|feature))"
-    r".*(pixel|image|picture|patch)"
+    r".*(pixel|image|picture|patch|^frames$)"
 )
 _SEEN = re.compile(r"image|img|pixel|patch|vision|visual")
 #: Those of a language model, and of what is asked of it.
@@ -96,6 +97,7 @@ parts = {{  # what is not found: remove the mark before a line, and name the mod
 _FILLED = {
     "labels": 'made["labels"] = made["input_ids"] * 0 - 100  # no word is to be foretold',
     "modalities": 'made["modalities"] = ["image"] * sum(len(sample.images) for sample in samples)',
+    "modals": 'made["modals"] = ["image"] * sum(len(sample.images) for sample in samples)',
 }
 _GIVEN = "{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}"
 
@@ -166,6 +168,8 @@ def file_text(
     # Of a type that nothing here knows: a model without any module.
     model, keywords = _built(source, settings)
     parameters = [] if source is None else list(signature(model.forward).parameters.values())
+    if source is not None and loading.inputs and (own := read_inputs_file(loading.inputs).forward):
+        parameters = list(signature(own).parameters.values())[1:]  # its user's runs the model
     processor, made, refused = None, {}, "nothing"
     try:
         if source is not None and loading.inputs and "def load_processor(" not in kept:
@@ -186,7 +190,7 @@ def file_text(
     if squares:
         before += "" if _LAYOUT.strip() in kept else _LAYOUT
         known, most = [*fields(settings)], settings.get("max_dynamic_patch")
-        mean, std = mean_and_deviation(settings, known, usual=IMAGENET)[0]
+        mean, std = mean_and_deviation(settings, known, usual=IMAGENET)
         of_picture = _OF_PICTURE.format(
             mean=mean, std=std, most=most if isinstance(most, int) else None, guess=GUESS
         )
@@ -194,7 +198,7 @@ def file_text(
     elif not made:
         asks = "" if cutting else otherwise_cut(settings)
         before += constants_by_hand(place, loading, settings, processor, model, kept, asks, cutting)
-    if "def setup(" not in kept:
+    if "def setup(" not in kept and (source is not None or "def forward(" not in kept):
         before += setup_text(settings) if source is None else registering_text(settings, source)
     if keywords:  # over those that are kept
         before += (
@@ -203,8 +207,14 @@ def file_text(
     if "def prepare(" not in before and (source is None or loads_later(model)):
         before += UNPREPARED if source is None else PREPARED_LATER
     names = {id(module): each for each, module in model.named_modules()}
-    takes = [p.name for p in parameters] or [*_USUAL]
-    taken = [*_taken(takes, made, ("image_sizes",) if cutting else ())]
+    takes = [p.name for p in parameters if p.kind in _OPEN] if parameters else [*_USUAL]
+    looked: tuple[str, ...] = ("image_sizes",) if cutting else ()
+    if not made:  # `build_by_hand` hands on what an image processor returns (Hulu-Med)
+        with suppress(NormprobeError):
+            load = partial(load_processor, trust_remote_code=loading.trust_remote_code)
+            look = load(place, revision=loading.revision, auto_class="AutoImageProcessor")
+            looked += tuple(getattr(look, "model_input_names", ()))
+    taken = [*_taken(takes, made, looked)]
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in _OPEN]
     if any(p.kind is p.VAR_KEYWORD for p in parameters) and not needed:
         named = "".join(taken)
@@ -213,11 +223,13 @@ def file_text(
         else:  # ids may be passed on unnamed (mPLUG-Owl3)
             ids = [each for each in _OFFERED[:2] if each not in takes]
             taken += [f'"{each}": "{each}",  # {GUESS}' for each in ids]
-    if said and ("def forward(" in kept or not any(p.kind in _OPEN for p in parameters)):
+    if said and not any(p.kind in _OPEN for p in parameters):
         taken = [f'"{theirs}": {ours!r},' for theirs, ours in said.items()]  # nothing else knows
     if squares:
         taken = [f'"{each}": "{each}",' for each in (*takes, VISUAL_MASK) if each in _OF_SQUARES]
-    lacking = [each for each in ("modalities", *asked) if each in takes and each not in made]
+    lacking = [
+        each for each in ("modalities", "modals", *asked) if each in takes and each not in made
+    ]
     filled = [] if squares else lacking
     taken = [line for line in taken if not line.startswith(tuple(f'# "{e}"' for e in filled))]
     taken += [f'"{each}": "{each}",' for each in filled]

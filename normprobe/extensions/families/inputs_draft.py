@@ -21,7 +21,7 @@ from normprobe.extensions.families.drafted_text import file_text
 from normprobe.extensions.families.package_code import GUESS
 from normprobe.failures import PREPARED
 from normprobe.inputs.inputs_file import read_inputs_file
-from normprobe.model.config import UnknownCode
+from normprobe.model.config import NoForward, UnknownCode
 from normprobe.model.provenance import text_ids
 from normprobe.options import Loading
 from normprobe.probe import Probe
@@ -35,6 +35,12 @@ _BEGUN |= {"SQUARES"}
 _EDITED = {"IMAGE_IDS", "SIDE", "PADDED", "SQUARES", "MEAN"}
 #: What stands in a file whose ``setup`` imports a class that was found.
 _FOUND = re.compile(rf"^    import .*# {GUESS}: ", re.MULTILINE)
+#: Of a class that computes in methods of its own.
+_FORWARD = """
+def forward(model, input_ids, attention_mask=None, pixel_values=None):
+    raise NotImplementedError  # a guess; what runs its layers, as its generate() does
+
+"""
 _NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
 
 _REPEATED = 3  # more of one token in a row are written once
@@ -54,7 +60,7 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     if path.exists():
         raise NormprobeError(f"{path} exists", "write to another file, or remove it")
     told, text = _begun(model, path, loading)
-    if loading.trust_remote_code and _FOUND.search(text):
+    if loading.trust_remote_code and (_FOUND.search(text) or _FORWARD in text):
         try:
             told, text = _begun(model, path, replace(loading, inputs=path))
         except NormprobeError as failure:  # what it imports may need another transformers
@@ -66,23 +72,29 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
 def _begun(model: str, path: Path, loading: Loading) -> tuple[str, str]:
     """Write the file; what came of a sample, and the text that is written."""
     source: Any = None
+    stub = kept = ""
     try:
         source = Probe(model, **vars(loading)).source
-    except UnknownCode as failure:
+    except (UnknownCode, NoForward) as failure:
+        stub = _FORWARD if isinstance(failure, NoForward) else ""
         again = f"normprobe inputs {model} --inputs {path} --write OTHER.py"
         told = (
             f"not measured with it yet: {failure.problem}\n{failure.remedy}\n"
             f"then begin again with what it tells: {again}"
         )
-    kept, said = "", dict[str, str]()
+    first, said = "", dict[str, str]()
     if loading.inputs:
         first = file_text(model, path.name, replace(loading, inputs=None), None, "", {})
-        kept, said = _kept(loading.inputs, first), _said(loading.inputs)
+        kept, said = _kept(loading.inputs, first) + stub, _said(loading.inputs)
         named = read_inputs_file(loading.inputs).parts
         loading = replace(loading, named=[*named.items(), *(loading.named or ())])
+    else:
+        kept = stub
     asked, by_hand = list[str](), False
     while True:
         made = file_text(model, path.name, loading, source, kept, said, asked, by_hand)
+        if loading.inputs:
+            made = _with_edits(made, first, loading.inputs)
         text = _written(path, made)
         if source is None:
             return told, text
@@ -175,6 +187,28 @@ def _kept(path: Path, first: str) -> str:
             kept += "".join(lines[last : node.end_lineno])  # with the comments before it
         last = node.end_lineno or last
     return kept and kept.rstrip() + "\n"
+
+
+def _with_edits(made: str, first: str, path: Path) -> str:
+    """The text with ``TAKES`` and ``build`` of a file where they are neither as begun now nor then.
+
+    ``first``: as in ``_kept``.
+    """
+    edited = path.read_text(encoding="utf-8")
+    for name in ("TAKES", "build"):
+        begun, before, own = (_named(name, text) for text in (made, first, edited))
+        if own and begun and own[1] not in (begun[1], before and before[1]):
+            made = made.replace(begun[0], own[0])
+    return made
+
+
+def _named(name: str, text: str) -> tuple[str, str] | None:
+    """The source of what a text calls so, and it without comments."""
+    for node in ast.parse(text).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if name in (*map(ast.unparse, targets), getattr(node, "name", None)):
+            return ast.get_source_segment(text, node) or "", ast.unparse(node)
+    return None
 
 
 def _is_begun(node: ast.FunctionDef) -> bool:

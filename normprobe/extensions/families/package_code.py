@@ -51,6 +51,9 @@ _OTHER_FOLDERS = re.compile(r"\.|__pycache__$|build$|dist$|node_modules$|site-pa
 #: What a file imports from, by its last name.
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(?:[\w.]*\.)?(\w+)", re.MULTILINE)
 
+#: What makes a class one that an auto class offers; a file beside that of the class may do so.
+_REGISTERS = re.compile(r"\bAutoModel\w*\.register\(")
+
 #: Where classes come from that are no package's of a model.
 _LIBRARIES = {"builtins", "torch", "transformers", "transformers_modules"}
 
@@ -61,7 +64,20 @@ def setup_text(settings: Mapping[str, Any]) -> str:
     if hasattr(transformers, its_class):  # an adapter's config names that of its base
         what = f"import the module of the class for the type {settings.get('model_type')} here"
     elif found := modules_of(settings):
-        return f"\ndef setup():\n    {_importing(found, its_class)}\n\n"
+        file = next(iter(found.values()))
+        around = (*file.parent.glob("*.py"), *file.parent.parent.glob("*.py"))
+        if any(_REGISTERS.search(_read(each)) for each in around):
+            return f"\ndef setup():\n    {_importing([*found], its_class)}\n\n"
+        return f"""
+def setup():
+    {_importing([*found], its_class, " as code")}
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = code.{its_class}.config_class
+    AutoConfig.register(config.model_type, config, exist_ok=True)
+    AutoModelForCausalLM.register(config, code.{its_class}, exist_ok=True)
+
+"""
     else:
         what = f"import the module of {its_class or settings.get('model_type')} here"
     return f"\ndef setup():\n    raise ImportError({what!r})  # {GUESS}\n\n"
@@ -79,7 +95,7 @@ def registering_text(settings: Mapping[str, Any], source: CheckpointSource) -> s
     offers = auto_class(checkpoint.kind, checkpoint.config).__name__
     lines = [
         "def setup():",
-        f"    {_importing(found, its_class, ' as code')}",
+        f"    {_importing([*found], its_class, ' as code')}",
         f"    from transformers import {offers}",
         "",
         f"    {offers}.register(code.{its_class}.config_class, code.{its_class}, exist_ok=True)",
@@ -103,7 +119,7 @@ def _class_of(settings: Mapping[str, Any]) -> str:
     return next((n for n in names if isinstance(n, str) and n.isidentifier()), "")
 
 
-def modules_of(settings: Mapping[str, Any]) -> list[str]:
+def modules_of(settings: Mapping[str, Any]) -> dict[str, Path]:
     """Where the class is that a config names, as modules to import, the likeliest first.
 
     That is one which names the type of the config, and which most files import it from
@@ -111,11 +127,12 @@ def modules_of(settings: Mapping[str, Any]) -> list[str]:
     of Python's own, then the packages that say that they need transformers. Nothing is imported.
     """
     if not (name := _class_of(settings)):
-        return []
+        return {}
     defines = re.compile(rf"^class {name}\b", re.MULTILINE)
     of_type = f"{settings.get('model_type')}"
     for files in (_on_path(), _of_packages()):
         found: dict[str, tuple[bool, int]] = {}
+        places: dict[str, Path] = {}
         imported = Counter[str]()
         for root, file in files:
             parts, text = file.relative_to(root).with_suffix("").parts, _read(file)
@@ -123,10 +140,12 @@ def modules_of(settings: Mapping[str, Any]) -> list[str]:
             if all(part.isidentifier() for part in parts) and defines.search(text):
                 module = ".".join(parts).removesuffix(".__init__")
                 found.setdefault(module, (f'"{of_type}"' not in text, len(parts)))
+                places.setdefault(module, file)
         if found:
             often = {module: imported[module.rpartition(".")[2]] for module in found}
-            return sorted(found, key=lambda m: (found[m][0], -often[m], found[m][1]))
-    return []
+            order = sorted(found, key=lambda m: (found[m][0], -often[m], found[m][1]))
+            return {module: places[module] for module in order}
+    return {}
 
 
 def _on_path() -> Iterator[tuple[Path, Path]]:

@@ -215,8 +215,13 @@ def children_of(module: nn.Module) -> str:
     return ", ".join(name for name, _ in module.named_children()) or "none"
 
 
-def check_name(model: nn.Module, role: str, name: str) -> None:
+def check_name(model: nn.Module, role: str, name: Any) -> None:
     """Refuse a name given by hand that is no module of the model, and suggest one that is."""
+    if not isinstance(name, str):
+        raise NormprobeError(
+            f"{role} is the name of one module, and {name!r} was given",
+            f'name one: "{role}": "NAME"; of several, what makes most of the tokens',
+        )
     names = [known for known, _ in model.named_modules()]
     if name not in names:
         raise NormprobeError(

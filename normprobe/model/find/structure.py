@@ -104,7 +104,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         )
     override = _override(model, named)
     for role in _ROLES & named.keys():
-        if isinstance(named[role], str):
+        if named[role] is not None:
             check_name(model, role, named[role])
     part = partial(_part, model, override)
     encoder = part("vision_encoder", lambda: _vision_encoder(model, names))

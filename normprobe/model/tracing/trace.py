@@ -417,7 +417,7 @@ def _as_parts(model: nn.Module, traced: TracedParts) -> Parts:
         visual_embedding=None,
         image_token_ids=(),
         fusion=traced.fusion if traced.fusion in FUSIONS else IN_SEQUENCE,
-        class_rows=class_rows_of(part(_around_layers(traced))),
+        class_rows=class_rows_of(part(_around_layers(traced)), model),
         video_token_ids=video_ids,
         audio_token_ids=audio_ids,
     )

@@ -33,7 +33,13 @@ from transformers import (
 )
 
 from normprobe import Probe, load_run
-from normprobe.extensions.families import drafted_constants, inputs_draft, package_code
+from normprobe.extensions.families import (
+    drafted_constants,
+    drafted_text,
+    inputs_draft,
+    package_code,
+)
+from normprobe.options import Loading
 from normprobe.specimen import SPECIMEN_DIR
 
 
@@ -554,10 +560,15 @@ def test_an_import_that_fails_leaves_the_file(
     assert (
         "not measured with it yet: setup() of begun.py fails: ModuleNotFoundError" in begun.stdout
     )
-    assert (
-        "    import lacking  # a guess: LackingForCausalLM is there\n"
-        in Path("begun.py").read_text()
-    )
+    text = Path("begun.py").read_text()
+    assert "    import lacking as code  # a guess: LackingForCausalLM is there\n" in text
+    # Its file registers nothing (HaploVL).
+    assert "    AutoConfig.register(config.model_type, config, exist_ok=True)\n" in text
+    named = "AutoModelForCausalLM.register(config, code.LackingForCausalLM, exist_ok=True)"
+    assert f"    {named}\n" in text
+    Path("lacking.py").write_text(f"{lacking}\n\nif False:\n    {named}\n")
+    assert invoke("inputs", ".", "--trust-remote-code", "--write", "other.py").exit_code == 0
+    assert "    import lacking  # a guess: " in Path("other.py").read_text()
 
 
 def test_code_that_a_checkpoint_names_and_lacks_is_imported_by_setup(
@@ -623,8 +634,15 @@ parts = {"decoder_layers": "tower"}
     assert begun.exit_code == 0, begun.output
     text = Path("begun.py").read_text()
     assert lines[lines.index("import math") : lines.index("\nIMAGE")] in text
-    assert "of before" not in text and "Of a user" not in text
+    assert text.count("def build(") == 1 and 'return "of before"' in text and "TAKES = {}" in text
+    assert "Of a user" not in text
     assert "IMAGE = " not in text  # begun anew, and of no use here
+    unedited = ("inputs", *asked[1:3], "--inputs", "unedited.py", "--write", "anew.py")
+    first = drafted_text.file_text(asked[1], "unedited.py", Loading(), None, "", {})
+    first = re.sub(r"def setup.*\n    raise .*\n", "", first)
+    Path("unedited.py").write_text(first)
+    assert invoke(*unedited).exit_code == 0
+    assert "build_by_hand" in first and "build_documented" in Path("anew.py").read_text()
     assert "\"decoder_layers\": 'tower'," in text  # said, no guess
 
 
@@ -1043,7 +1061,8 @@ def test_a_picture_that_its_code_cuts_otherwise_is_said_not_to_be(
     assert said in lines[number - 1]
     assert lines[number - 1].startswith("SIDE, MEAN, STD = 336, [0.5, 0.5, 0.5], [0.2686")
     guessed = result.stdout.rpartition("guessed, so look at lines ")[2].split("\n")[0].split(", ")
-    assert (str(number) in guessed) == bool(said)
+    assert str(number) in guessed
+    assert "; a guess, as that it is resized to it, bicubic" in lines[number - 1]  # Elysium
 
 
 def test_a_copy_of_internvl_is_cut_as_internvl_is(
@@ -1153,4 +1172,4 @@ def test_what_a_stranger_writes_is_no_code_of_the_file(
     assert "print" not in {getattr(function, "id", "") for function in called}
     text = Path("begun.py").read_text()
     assert "SIDE, MEAN, STD = 224, [0.48" in text
-    assert "where no image processor is found, a guess" in text
+    assert "where no image processor is found; a guess" in text
