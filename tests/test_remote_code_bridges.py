@@ -443,6 +443,68 @@ def test_a_tower_that_became_its_own_model() -> None:
 
 
 @pytest.mark.skipif(not is_line_5(), reason="one class since transformers 5")
+def test_a_tower_whose_forward_calls_the_one_inside_runs_what_it_overrides() -> None:
+    """Elysium's returns the last state alone; the tower inside was another module for it."""
+
+    class Base(nn.Module):
+        width = 3
+
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [x + 1]
+
+    class Derived(Base):
+        def forward(self, x: torch.Tensor) -> Any:
+            assert self.vision_model.width == 3
+            return self.vision_model(x)[0]
+
+    remote_code_bridges.bridge_tower_inside(Base)
+    assert Derived()(torch.zeros(1)).item() == 1
+    plain: Any = Base()
+    assert plain.vision_model is plain
+
+
+def test_flash_attention_that_a_part_asks_for_is_eager_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """360VL and Eagle 2.5 say so in code, where no config tells it."""
+    monkeypatch.setattr(import_utils, "is_flash_attn_2_available", lambda: False)
+    config = CLIPVisionConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ImportError):
+        CLIPVisionModel(config)
+    notes: list[str] = []
+    with remote_code_bridges.foreign_code(True, notes):
+        config._attn_implementation = "flash_attention_2"
+        tower = CLIPVisionModel(config)
+    assert tower.config._attn_implementation == "eager"
+    assert "eager attention (flash_attn is not installed)" in notes
+
+
+def test_a_rank_that_is_asked_of_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EgoGPT prints which process loads its ears."""
+    notes: list[str] = []
+    with remote_code_bridges.foreign_code(True, notes):
+        assert torch.distributed.get_rank() == 0
+        assert torch.distributed.get_world_size() == 1
+    assert "torch.distributed" in notes
+    with remote_code_bridges.foreign_code(True, []):
+        pass
+    assert torch.distributed.get_rank.__wrapped__.__module__ != remote_code_bridges.__name__
+
+
+def test_an_import_that_asks_for_all_messages_is_forgotten() -> None:
+    """Elysium's: hundreds of lines would follow."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    with remote_code_bridges.foreign_code(True, []):
+        logging.set_verbosity_debug()
+    assert logging.get_verbosity() == before
+
+
+@pytest.mark.skipif(not is_line_5(), reason="one class since transformers 5")
 def test_a_tower_of_a_derived_class_reads_weights_by_their_older_names() -> None:
     config = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     config |= {"num_attention_heads": 2, "image_size": 4, "patch_size": 2}

@@ -319,7 +319,7 @@ def _doubt_class_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
     handed = model.watched(batch.inputs)[0]
     encoded, taken = (len(handed.get(stage, ())) for stage in (VISION_ENCODER, PROJECTOR_INPUT))
     encoder = model.parts.vision_encoder
-    if encoder is not None and 0 < encoded - taken < _FEW * encoded and taken:
+    if encoder is not None and 0 < encoded - taken <= _FEW * encoded:
         model.add_doubt(
             f"{encoder.name} hands over {encoded} rows that count as visual, and the projector "
             f"takes {taken}: class rows or padding may be among them; name what hands over those "

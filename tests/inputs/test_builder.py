@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from support.processors import make_processor
 from tokenizers.processors import TemplateProcessing
-from transformers import PretrainedConfig
+from transformers import LlavaProcessor, PretrainedConfig
 
 from normprobe import Probe
 from normprobe.data.media import Audio, Video
@@ -21,6 +21,7 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.inputs.processor import load_processor
+from normprobe.inputs.standard import build_documented
 from normprobe.specimen import SPECIMEN_DIR
 from normprobe.versions import is_line_5
 
@@ -299,3 +300,28 @@ def test_a_chat_template_that_the_processor_lacks_is_a_warning(specimen_processo
     assert InputBuilder(processor, inputs_file=own).left_out == []
     processor.tokenizer.chat_template = None
     assert InputBuilder(processor).left_out == []
+
+
+class OfOneText(LlavaProcessor):
+    """As Penguin-VL's: it takes one text and its pictures, and no lists of them."""
+
+    def __call__(self, images=None, text=None, **options):
+        if not isinstance(text, str):
+            raise AttributeError("'list' object has no attribute 'count'")
+        return super().__call__(images=images, text=text, **options)
+
+    def apply_chat_template(self, conversation, **options):
+        if not isinstance(conversation[0], dict) or options.get("tokenize"):
+            raise TypeError("list indices must be integers or slices, not str")
+        return super().apply_chat_template(conversation, **options)
+
+
+def test_a_processor_of_one_text_is_called_so(specimen_processor, samples):
+    own = copy.copy(specimen_processor)
+    own.__class__ = OfOneText
+    made = build_documented(own, samples[:1], None)
+    expected = build_documented(specimen_processor, samples[:1], None)
+    for name in ("input_ids", "pixel_values"):
+        assert torch.equal(made[name], expected[name])
+    with pytest.raises(ValueError, match="of one text: that takes one sample"):
+        build_documented(own, samples[:2], None)

@@ -1,6 +1,8 @@
 """Inputs files: what a user's file may hold, and what is said of one that cannot be used."""
 
+import importlib
 import json
+import sys
 from dataclasses import replace
 from hashlib import sha256
 
@@ -8,7 +10,12 @@ import pytest
 from support.commands import invoke
 
 from normprobe import NormprobeError, Probe, load_run
-from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, read_inputs_file
+from normprobe.inputs.inputs_file import (
+    NO_INPUTS_FILE,
+    InputsFile,
+    read_inputs_file,
+    stand_in,
+)
 from normprobe.tidy import select
 
 #: For the miniature `unseen`: its processor is not used at all, and half of the image is said to be
@@ -150,3 +157,18 @@ def test_a_part_that_does_not_exist(repository, write):
     )
     with pytest.raises(NormprobeError, match="no part 'tower'"):
         probe.load("layers")
+
+
+def test_a_package_that_is_not_there_is_stood_in_for(monkeypatch):
+    """As flash_attn where there is no GPU: code imports it, and nothing of it may run."""
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    stand_in("nobodys_kernels")
+    inside = importlib.import_module("nobodys_kernels.inside.layers")
+    outer = sys.modules["nobodys_kernels"]
+    assert outer.__version__ == "0.0.0" and importlib.util.find_spec("nobodys_kernels")
+    with pytest.raises(NormprobeError, match="the code of the model calls nobodys_kernels"):
+        inside.rotary(1)
+    stand_in("json")  # one that is there stays
+    assert importlib.import_module("json").loads("1") == 1
+    for name in [name for name in sys.modules if name.startswith("nobodys_kernels")]:
+        del sys.modules[name]

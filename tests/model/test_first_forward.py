@@ -240,6 +240,17 @@ def test_rows_that_are_left_out_between_layers_are_refused(model: Any) -> None:
     assert "switch that off" in raised.value.remedy
 
 
+def test_layers_of_two_widths_are_refused(model: Any) -> None:
+    """HaploVL widens its rows between two of them."""
+    layer = model.model.language_model.layers[1]
+    layer.register_forward_pre_hook(lambda _, args: (args[0][..., :-2], *args[1:]))
+    size = model.config.text_config.hidden_size
+    told = f"decoder layer 2 takes rows of size {size - 2}, and layer 1 hands over {size}"
+    with pytest.raises(NormprobeError, match=told) as raised:
+        Probe(model).layers(tiny_inputs(model))
+    assert '"decoder_layers": "half"' in raised.value.remedy
+
+
 def test_a_forward_that_fails_is_told_by_the_measurement(model: Any) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("no such shape")

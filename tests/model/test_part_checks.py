@@ -317,3 +317,62 @@ def test_an_encoder_whose_rows_are_made_by_name_is_read_inside(
         row = norms.loc[(stage, "visual")]
         assert row["tokens"] == expected.numel()
         assert row["mean"] == pytest.approx(expected.mean().item(), 1e-6)
+
+
+class Whole(Eye):
+    """Its class row is handed over, and the projector does not take it."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        x = self.cut(pixels).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Leaving(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = Whole()
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.connector(self.vision(image)[:, 1:])
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        return self.think(x, None)
+
+
+@pytest.mark.parametrize("class_rows", [None, 1, 0])
+def test_a_class_row_that_is_not_projected_is_no_visual_one(class_rows: int | None) -> None:
+    """Said to be none, it is in doubt (CXR-LLaVA)."""
+    named = {} if class_rows is None else {"class_rows": class_rows}
+    module = made(Leaving)
+    ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2]])
+    run = Probe(module, named=named).interface({"tokens": ids, "image": torch.randn(1, 3, 8, 8)})
+    norms = select(run.table, "norm").set_index(["stage", "group"])
+    assert norms.loc[("vision_encoder", "visual"), "tokens"] == (5 if class_rows == 0 else 4)
+    told = "vision hands over 5 rows that count as visual, and the projector takes 4"
+    assert (told in " ".join(run.record.get("doubts", []))) == (class_rows == 0)
+
+
+def test_several_names_for_one_part_are_refused() -> None:
+    """Of 360VL's two projectors one was taken in silence."""
+    with pytest.raises(NormprobeError, match="projector is the name of one module"):
+        Probe(made(Plain), named={"projector": ("connector", "head")}).interface({})
+
+
+class MixingEarly(Plain):
+    """Rows see each other before the layers that are measured (HaploVL, by halves)."""
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.connector(self.vision(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        return self.think(x + x.mean(1, keepdim=True), None)
+
+
+def test_rows_that_all_pixels_change_do_not_tell_learned_ones() -> None:
+    ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2]])
+    inputs = {"tokens": ids, "image": torch.randn(1, 3, 8, 8), "visual_mask": ids == 3}
+    told = "other pixels change every row at the decoder input of MixingEarly: no row shows that"
+    for more in ({}, {"structural_mask": torch.zeros_like(ids, dtype=torch.bool)}):
+        run = Probe(made(MixingEarly)).layers({**inputs, **more})
+        assert (told in " ".join(run.record.get("doubts", []))) == (not more)

@@ -684,3 +684,28 @@ def test_maps_of_a_convolution_alone_are_read_by_their_places(named: dict[str, s
     row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]
     assert (row["tokens"], row["hidden_size"]) == (norms.size, 24)
     assert row["norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+class Writing(nn.Linear):
+    """It adds positions to what it takes, in place (360VL)."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        rows += 1
+        return super().forward(rows)
+
+
+class WritingInto(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.connector = Writing(24, 32)
+
+
+def test_what_enters_a_projector_is_read_before_it_writes_into_it() -> None:
+    module = made(WritingInto)
+    found = flat(probe_interface(module, {"tokens": IDS, "image": SEEN}))
+    table = found.set_index(["stage", "group"])
+    with torch.no_grad():
+        expected = module.vision(SEEN).double().norm(dim=-1).mean().item()
+    for stage in (schema.VISION_ENCODER, schema.PROJECTOR_INPUT):
+        mean = table.loc[(stage, schema.VISUAL), "norm_mean"]
+        assert mean == pytest.approx(expected, 1e-6)
