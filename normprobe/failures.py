@@ -260,6 +260,18 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
             "run one forward of the whole model on all processes, then measure",
         )
     what = first_line(error)
+    if isinstance(error, NotImplementedError) and str(error) == "forward":  # NEO
+        return NormprobeError(
+            f"the forward of {name} is not implemented: its layers run in generate() alone",
+            "write forward(model, **inputs) in an --inputs file, which makes its layers run, as "
+            "model.generate(**inputs, max_new_tokens=1) may; in Python: Probe(model, forward=...)",
+        )
+    if "SdpaAttention" in what and "unexpected keyword" in what:  # Arcana
+        return NormprobeError(
+            f"the attention that {name} runs is none of its code's: {what}",
+            "--attn-implementation eager, which most code of its own extends; in Python: "
+            'Probe(..., attn_implementation="eager")',
+        )
     if place := _place_of_hook(error):
         return NormprobeError(
             f"normprobe cannot read what modules of {name} hand over: {what}, in {place}",

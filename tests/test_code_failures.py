@@ -609,3 +609,24 @@ def test_a_name_that_a_case_leaves_unbound_is_told() -> None:
         run_until(Branching(), {"x": torch.ones(1)})
     with pytest.raises(NormprobeError, match=r"Lacking fails .*'attention_of_a_package' is not"):
         run_until(Lacking(), {"x": torch.ones(1)})
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "way"),
+    [
+        (NotImplementedError("forward"), "is not implemented", "max_new_tokens=1"),  # NEO
+        (
+            TypeError("LlamaSdpaAttention.forward() got an unexpected keyword argument 'im_mask'"),
+            "none of its code's",
+            "--attn-implementation eager",
+        ),  # Arcana
+    ],
+)
+def test_what_is_no_matter_of_the_inputs_is_told_so(error: Exception, told: str, way: str) -> None:
+    class Telling(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    with pytest.raises(NormprobeError, match=told) as raised:
+        run_until(Telling(), {"x": torch.zeros(1)})
+    assert way in raised.value.remedy

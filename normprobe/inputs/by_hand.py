@@ -154,16 +154,24 @@ def _looked_at(
 
     for holder in (*model.modules(), processor):
         for look in vars(holder).values():
-            own_mean = getattr(look, "image_mean", None) or mean
             if isinstance(look, ImageProcessingMixin):
                 call: Any = look
-                return dict(call(shaped(own_mean), return_tensors="pt"))
-            if hasattr(look, "image_mean") and callable(getattr(look, "preprocess", None)):
+                return dict(call(shaped(_told(look, "image_mean") or mean), return_tensors="pt"))
+            own_mean = _told(look, "image_mean")
+            if own_mean is not None and callable(_told(look, "preprocess")):
                 # TinyLLaVA's SigLIP; of several pictures it may take the first (OLA-VLM).
                 made = [look.preprocess([p], return_tensors="pt") for p in shaped(own_mean)]
                 return {key: torch.cat([_batched(each[key]) for each in made]) for key in made[0]}
     resized = [normalised(each.resize((side, side)), mean, std) for each in shaped(mean)]
     return {"pixel_values": torch.stack(resized)}
+
+
+def _told(holder: Any, name: str) -> Any:
+    """An attribute of anything; code of anyone may raise what it likes where there is none."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # WeMM's settings: KeyError
+        return None
 
 
 def _batched(made: Any) -> Tensor:

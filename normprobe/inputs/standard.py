@@ -264,8 +264,12 @@ def _of_one_text(processor: Any, samples: Sequence[Sample], system: str | None) 
     """As many a README does, where code takes no lists (Penguin-VL)."""
     if len(samples) > 1 or not is_multimodal(processor):
         raise ValueError("that takes one sample, and a processor with a tokenizer")
-    (talk,), images = conversations(processor, samples, system), list(samples[0].images)
-    text = processor.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    images = list(samples[0].images)
+    if getattr(processor, "chat_template", None):
+        (talk,) = conversations(processor, samples, system)
+        text = processor.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    else:
+        (text,), _ = prompts(processor, samples, system)
     return dict(processor(text=text, images=images or None, return_tensors="pt"))
 
 

@@ -53,6 +53,7 @@ class DecoderRows(NamedTuple):
     kept: Tensor  # what the mask that layer 1 receives, or else the prompt's, does not hide
     asked: Tensor  # which words the prompt holds: the model looked the others up by itself
     in_place: bool  # whether each word has the place that its id has in the prompt
+    unseen: int = 0  # words that the prompt's mask keeps, and that of layer 1 hides from all
 
 
 def decoder_rows(
@@ -122,11 +123,12 @@ def decoder_rows(
     if not asked.any():  # then nothing tells what the model looks up by itself
         asked = words
     in_place = prompt.shape == words.shape and bool((places == _own(prompt))[words].all())
-    of_prompt = prompt_mask(inputs, prompt)
+    of_prompt, unseen = prompt_mask(inputs, prompt), 0
     if of_prompt is not None and of_prompt.shape == prompt.shape:
         there = of_prompt.to(ids.device).flatten()[places] != 0
+        unseen = int((there & ~kept & words & (places >= 0)).sum())
         kept = torch.where(places >= 0, there, kept)
-    return DecoderRows(words, ids, away & ~words, kept, asked, in_place)
+    return DecoderRows(words, ids, away & ~words, kept, asked, in_place, unseen)
 
 
 def _own(prompt: Tensor) -> Tensor:

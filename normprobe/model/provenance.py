@@ -285,7 +285,15 @@ class Provenance:
                 by_hand(self._measured.model, text_embedding="NAME"),
             )
         again = partial(self._measured.decoder_input, inputs)
-        return decoder_rows(self._parts, entered, again, inputs)
+        rows = decoder_rows(self._parts, entered, again, inputs)
+        if rows is not None and rows.unseen and not is_native(self._measured.model):
+            self._measured.add_doubt(
+                f"{rows.unseen} words of the prompts are hidden from all by the mask that decoder "
+                "layer 1 gets, and not by attention_mask: where rows are inserted, a mask as short "
+                "as the prompt hides its end; leave it out, or lengthen it as its processor does, "
+                "in build() of an --inputs file"
+            )
+        return rows
 
     def _of_rows(
         self,

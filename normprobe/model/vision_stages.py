@@ -412,7 +412,11 @@ class VisionStages:
         code = TOKEN_GROUPS.index(self._group)
         groups = torch.full(state.shape[:-1], code, dtype=torch.int8, device=state.device)
         if state.shape[-2] == self._rows_of_tile:
-            groups[..., : self._class_rows] = TOKEN_GROUPS.index(SPECIAL)
+            # Of several tiles, or levels, in a row each has its own (WeMM).
+            several = self._rows_of_a_tile and state.shape[-2] % self._rows_of_a_tile == 0
+            tile = self._rows_of_a_tile if several else state.shape[-2]
+            tiles = groups.view(*groups.shape[:-1], -1, tile)
+            tiles[..., : self._class_rows] = TOKEN_GROUPS.index(SPECIAL)
         groups = groups.flatten()
         if self._counted is not None and self._counted.numel() == groups.numel():
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)

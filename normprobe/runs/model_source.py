@@ -501,10 +501,11 @@ class CheckpointSource(ModelSource):
         said = cached(self.checkpoint.source, "config.json", self.checkpoint.revision)
         names = read_config_file(said).get("architectures") or ()
         doubts = [self.checkpoint.doubt, other_class_doubt(model, names)]
-        narrow = _floating_dtypes(model) - {"float32", "float64"}
-        if self.loading.dtype == "float32" and narrow and not is_quantised(self.checkpoint):
+        asked = self.loading.dtype
+        narrow = _floating_dtypes(model) - {asked, "float32", "float64"}
+        if asked != AUTO and narrow and not is_quantised(self.checkpoint):
             doubts.append(
-                "float32 was asked for, and code of the model's own makes weights in "
+                f"{asked} was asked for, and code of the model's own makes weights in "
                 f"{', '.join(sorted(narrow))}: numbers are those of rounded weights"
             )
         self.doubt = "; ".join(filter(None, doubts))

@@ -128,8 +128,11 @@ def test_a_tower_s_plain_image_processor_looks_at_the_pictures(kind) -> None:
             """Of several the first, as OLA-VLM's."""
             return {"pixel_values": kind(torch.tensor([images[0].getpixel((0, 0))]))}
 
+    class Settings(dict):
+        __getattr__ = dict.__getitem__  # raises what no getattr looks for (WeMM)
+
     model = nn.Sequential(nn.Identity())
-    model[0].image_processor = Look()
+    model[0].settings, model[0].image_processor = Settings(), Look()
     made, _ = built([Sample("a", "What?", (RED, BLUE))], model=model)
     assert made["pixel_values"].tolist() == [[255, 0, 0], [0, 0, 255]]
 

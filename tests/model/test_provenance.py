@@ -918,3 +918,29 @@ def test_rows_of_zeros_that_are_said_to_be_a_picture_s_are_no_padding() -> None:
         expected = np.linalg.norm(state[0, visual], axis=-1).mean()
         np.testing.assert_allclose(norms[layer], expected, rtol=1e-6)
     assert norms[0] == 0.0 < norms[1]
+
+
+class ShortMask(Plain):
+    """It inserts rows, and its layers get a mask as short as the prompt, filled up (UForm-Gen)."""
+
+    def forward(self, input_ids: Tensor, image: Tensor, attention_mask: Tensor | None = None):
+        rows = self.connector(self.vision(image))
+        x = self.words(input_ids)
+        x = torch.cat([x[:, :3], rows, x[:, 4:]], 1)
+        kept = torch.ones(x.shape[:2], dtype=torch.bool)
+        if attention_mask is not None:
+            kept = kept & (torch.arange(x.shape[1]) < attention_mask.shape[1])
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril() & kept[:, None]
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_mask_as_short_as_the_prompt_that_hides_inserted_words_is_in_doubt(masked: bool) -> None:
+    ids = torch.tensor([[1, 8, 10, 3, 9, 11, 12, 13, 14, 2]])
+    inputs = {"input_ids": ids, "image": torch.randn(1, 3, 8, 8)}
+    inputs |= {"attention_mask": torch.ones_like(ids)} if masked else {}
+    run = Probe(made(ShortMask)).layers(inputs)
+    told = "3 words of the prompts are hidden from all by the mask that decoder layer 1 gets"
+    assert (told in " ".join(run.record.get("doubts", []))) == masked

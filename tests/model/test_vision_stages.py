@@ -709,3 +709,31 @@ def test_what_enters_a_projector_is_read_before_it_writes_into_it() -> None:
     for stage in (schema.VISION_ENCODER, schema.PROJECTOR_INPUT):
         mean = table.loc[(stage, schema.VISUAL), "norm_mean"]
         assert mean == pytest.approx(expected, 1e-6)
+
+
+class Levels(Eye):
+    """A tower that hands over several levels, each with its class row (WeMM)."""
+
+    def forward(self, pixels: torch.Tensor) -> list[torch.Tensor]:
+        x = self.cut(pixels).flatten(2).transpose(1, 2)
+        x, found = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1), []
+        for block in self.blocks:
+            x = block(x)
+            found.append(x)
+        return found
+
+
+class OfLevels(OfSizes):
+    def rows(self, pictures: torch.Tensor) -> torch.Tensor:
+        return torch.cat([level[0, 1:] for level in self.vision(pictures)])
+
+
+def test_each_level_of_a_tower_has_its_class_row() -> None:
+    torch.manual_seed(0)
+    module = OfLevels(Levels()).eval()
+    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": SEEN[:1]})
+    with torch.no_grad():
+        levels = torch.cat(module.vision(SEEN[:1])).double().norm(dim=-1)
+    for group, norms in ((schema.VISUAL, levels[:, 1:]), (schema.SPECIAL, levels[:, :1])):
+        assert table.loc[group, "tokens"] == norms.numel()
+        assert table.loc[group, "norm_mean"] == pytest.approx(norms.mean().item(), 1e-6)
