@@ -252,7 +252,7 @@ def _other_towers(model: MeasuredModel) -> dict[str, nn.Module]:
         around = [(name, module), *((n, model.model.get_submodule(n)) for n in holders_of(name))]
         own = [(n, m) for n, m in around if not {*m.modules()} & {*outside}]
         # What cuts the encoder's own patches may stand beside it (OmniLMM).
-        inside = own and own[-1][0].rpartition(".")[0] == encoder.name.rpartition(".")[0] != ""
+        inside = own and own[-1][0].rpartition(".")[0] in holders_of(encoder.name)
         if inside and not cuts_patches(encoder.module):
             continue
         if own and size_of(own[-1][1]) > _TOWER * size_of(encoder.module):

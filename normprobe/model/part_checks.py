@@ -181,7 +181,7 @@ def _called_inside(model: MeasuredModel, batch: MeasuredBatch) -> bool:
     if found:
         name = f"{encoder.name}.{found[-1]}"
         part = Part(name, model.model.get_submodule(name))
-        rows_before = class_rows_of(part, model.model)
+        rows_before = class_rows_of(part, model.model) or guessed.class_rows
         model.take(replace(guessed, vision_encoder=part, class_rows=rows_before))
         if _wrong_part(model, batch)[0] is None:
             return True

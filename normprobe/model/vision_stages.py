@@ -104,7 +104,7 @@ class VisionStages:
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_of_tile: int | None = None
         self._hidden: Tensor | None = None  # [images, rows] bool, of those that blocks attend to
-        self._rows_of_blocks = 0  # how many entered the first block of the encoder at last
+        self._rows_of_blocks = 0  # how many entered the first block since the encoder returned
         self._rows_of_a_tile = 0  # how many of these an image has
         self._rows_before = self._rows_read = 0  # all that entered it, all that the projector read
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
@@ -294,8 +294,9 @@ class VisionStages:
     def _entered_blocks(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         states = (t for t in tensors((args, kwargs)) if t.is_floating_point() and t.dim() > 1)
         state = next(states, torch.empty(0, 0))
-        self._rows_of_blocks, self._rows_of_a_tile = state[..., 0].numel(), state.shape[-2]
-        self._rows_before += self._rows_of_blocks
+        entered, self._rows_of_a_tile = state[..., 0].numel(), state.shape[-2]
+        self._rows_of_blocks += entered  # a tower may run them for one picture after another
+        self._rows_before += entered
         self._hidden = _hidden_rows(state, {**dict(enumerate(args)), **kwargs})
 
     def _cut(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
@@ -305,6 +306,7 @@ class VisionStages:
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
         self._waiting.append((states, {**arguments, _HIDDEN: self._hidden}, self._rows_of_blocks))
+        self._rows_of_blocks = 0
         if len(states) == 1 or self._parts.projector is None:
             self._settle(None)
 

@@ -376,3 +376,30 @@ def test_rows_that_all_pixels_change_do_not_tell_learned_ones() -> None:
     for more in ({}, {"structural_mask": torch.zeros_like(ids, dtype=torch.bool)}):
         run = Probe(made(MixingEarly)).layers({**inputs, **more})
         assert (told in " ".join(run.record.get("doubts", []))) == (not more)
+
+
+class WholeFirst(Whole):
+    """Rows come first, and pictures after them, as in an older tower of CLIP (CXR-LLaVA)."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return super().forward(pixels).transpose(0, 1)
+
+
+class LeavingFirst(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = WholeFirst()
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.connector(self.vision(image).transpose(0, 1)[:, 1:])
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        return self.think(x, None)
+
+
+def test_class_rows_that_no_projector_takes_do_not_enter_the_decoder() -> None:
+    """They counted as visual, without a word. What hands them over inside the tower is read."""
+    ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2]])
+    run = Probe(made(LeavingFirst)).interface({"tokens": ids, "image": torch.randn(1, 3, 8, 8)})
+    norms = select(run.table, "norm").set_index(["stage", "group"])["tokens"]
+    assert norms["vision_encoder", "visual"] == 4 and norms["vision_encoder", "special"] == 1
+    assert not run.record.get("doubts")

@@ -633,26 +633,33 @@ class CuttingTower(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.eye, self.counts = Eye(), (4, 2)
+        self.eye, self.counts = Eye(), (13, 8)
 
     def forward(self, pictures: torch.Tensor) -> list[torch.Tensor]:
-        each = zip(self.eye(pictures), self.counts, strict=True)
-        return [rows[:count] for rows, count in each]
+        each = zip(pictures, self.counts, strict=True)
+        return [self.eye(picture[None])[0, :count] for picture, count in each]
 
 
 class Cutting(OfSizes):
     def rows(self, pictures: torch.Tensor) -> torch.Tensor:
         return torch.cat(self.vision(pictures))
 
+    def forward(self, ids: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        state = [self.words(ids)[0], *map(self.connector, self.vision(pictures))]
+        state = torch.cat(state)[None]
+        for layer in self.layers:
+            state = layer(state)
+        return state
+
 
 def test_no_patch_of_pictures_in_a_row_is_a_class_row() -> None:
     torch.manual_seed(0)
-    module = Cutting(CuttingTower()).eval()
-    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": SEEN})
+    module, pictures = Cutting(CuttingTower()).eval(), torch.randn(2, 3, 16, 16)
+    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": pictures})
     with torch.no_grad():
-        norms = np.linalg.norm(module.rows(SEEN).double().numpy(), axis=-1)
+        norms = np.linalg.norm(module.rows(pictures).double().numpy(), axis=-1)
     assert list(table.index) == [schema.VISUAL]
-    assert table.loc[schema.VISUAL, "tokens"] == norms.size == 6
+    assert table.loc[schema.VISUAL, "tokens"] == norms.size == 21
     assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
