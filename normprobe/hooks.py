@@ -136,6 +136,24 @@ def on_call(
     return after_call(module, hook)
 
 
+def on_call_as_given(
+    module: nn.Module,
+    see: Callable[[Any, Any, Any], None],
+    left: Callable[[Any], Any] | None = None,
+) -> list[RemovableHandle]:
+    """As ``on_call``, of what may write into what it takes (360VL): ``see`` gets a copy."""
+    copies: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        state = _first_state((kwargs.get("hidden_states"), args, kwargs))
+        copies[:] = [] if state is None else [state.clone()]
+
+    def see_copy(_: Any, returned: Any, given: Any) -> None:
+        see(copies.pop(), returned, given)
+
+    return [before_call(module, keep), on_call(module, see_copy, left)]
+
+
 def _names_of_arguments(module: nn.Module) -> tuple[str, ...]:
     """By which a module's forward takes its arguments, in their order."""
     method = getattr(module.forward, "__func__", None)

@@ -708,6 +708,10 @@ def bridge_token_of_config(config_class: Any) -> None:
         config_class._set_token_in_kwargs = staticmethod(lambda _arguments, _token=None: None)
 
 
+#: What is noted of code that asks for flash attention where there is none.
+_EAGER = "eager attention (flash_attn is not installed)"
+
+
 def bridge_missing_flash_attention(config: Any) -> None:
     """A config that asks for flash attention gets the eager one where there is none.
 
@@ -720,7 +724,7 @@ def bridge_missing_flash_attention(config: Any) -> None:
     for part in (config, *vars(config).values()):
         if getattr(part, "_attn_implementation", None) == "flash_attention_2":
             part._attn_implementation = "eager"
-            _note("eager attention (flash_attn is not installed)")
+            _note(_EAGER)
 
 
 def bridge_asked_flash_attention(base: Any) -> None:
@@ -734,7 +738,7 @@ def bridge_asked_flash_attention(base: Any) -> None:
 
         of_others = asked == "flash_attention_2" and bool(_noting)  # while such code runs
         if of_others and not import_utils.is_flash_attn_2_available():
-            _note("eager attention (flash_attn is not installed)")
+            _note(_EAGER)
             asked = "eager"
         return choose(self, asked, *more, **options)
 

@@ -35,7 +35,7 @@ _DIMENSIONS = 128
 _AT_ONCE = 1024
 
 #: Below, an additive mask hides a key.
-_HIDDEN = -1e4
+HIDES_A_KEY = -1e4
 
 #: What the inputs call a mask of padding.
 _OF_PADDING = re.compile(
@@ -324,7 +324,7 @@ def _kept(name: str, mask: Tensor, ids: Tensor) -> Tensor:
 def _keeps(mask: Tensor) -> Tensor:
     """What a mask keeps where 1 does, and where it is added to scores."""
     additive = mask.is_floating_point() and ((mask < 0).any() or not mask.any())
-    return mask > _HIDDEN if additive else mask != 0
+    return mask > HIDES_A_KEY if additive else mask != 0
 
 
 def _seen(keep: Tensor, square: bool) -> tuple[bool, Tensor]:

@@ -38,7 +38,7 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.norms import NOT_SHOWN, norm_placement_note
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.find.parts import cuts_patches, holders_of, size_of
+from normprobe.model.find.parts import cuts_patches, head_of, holders_of, size_of
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.recording import tensors
@@ -105,7 +105,7 @@ class _Forward:
         for number, layer in enumerate(self.layers, start=1):
             handles.append(before_call(layer, partial(self._enter, number)))
             handles.append(after_call(layer, partial(self._leave, number)))
-        head = _head_of(model.model)
+        head = head_of(model.model)
         if isinstance(head, nn.Module):  # logits of all tokens may need more memory than all else
             handles.append(head.register_forward_pre_hook(on_this_thread(_last_token)))
         with observing(model.model), attached(*handles):
@@ -299,13 +299,9 @@ def _sketch(state: Tensor) -> Tensor:
 
 def _may_differ(model: nn.Module) -> bool:
     """Whether a forward may differ from the last without a draw that can be seen: own code may."""
-    head = _head_of(model)
+    head = head_of(model)
     modules = (module for module in model.modules() if module is not head)
     return not is_native(model) or any(map(runs_other_code, modules))
-
-
-def _head_of(model: nn.Module) -> Any:
-    return getattr(model, "get_output_embeddings", lambda: None)()
 
 
 def handed_on(output: Any, entered: Tensor) -> bool:

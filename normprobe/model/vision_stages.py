@@ -24,7 +24,9 @@ from normprobe.hooks import (
     hidden_state_of,
     in_full_precision,
     on_call,
+    on_call_as_given,
 )
+from normprobe.model.decoder_rows import HIDES_A_KEY
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION
 from normprobe.model.find.parts import PROJECTS_SOUND, Parts, size_of
 from normprobe.model.structural_states import SAME_STATE
@@ -58,9 +60,6 @@ _EXACT = "donot_use_mm_for_euclid_dist"
 
 #: Which rows a mask hides from the blocks of an encoder, among what it was given.
 _HIDDEN = "hidden_rows"
-
-#: Less than any bias that is added to scores of rows that are there.
-_MASKED = -1e4
 
 #: What the encoder hands over, what the projector receives and what it returns.
 _STAGES = {
@@ -109,8 +108,6 @@ class VisionStages:
         self._rows_before = self._rows_read = 0  # all that entered it, all that the projector read
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
-        # What entered the projector: copies, and the states themselves.
-        self._as_given: tuple[list[Tensor], list[Tensor]] = [], []
         self._of_several = 0  # states that the projector was given side by side
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
@@ -139,9 +136,9 @@ class VisionStages:
             elif looks and (first := next(cuts, None)) is not None:
                 handles.append(after_call(first, self._cut))
         if projector is not None:
-            if not is_native(projector.module):  # it may write into what it takes (360VL)
-                handles.append(before_call(projector.module, self._enters))
-            handles.append(on_call(projector.module, self._projected, _projected_state))
+            watched = projector.module, self._projected, _projected_state
+            native = is_native(projector.module)
+            handles += [on_call(*watched)] if native else on_call_as_given(*watched)
         return handles
 
     def norms(self) -> "StageNorms":
@@ -306,7 +303,7 @@ class VisionStages:
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
         self._waiting.append((states, {**arguments, _HIDDEN: self._hidden}, self._rows_of_blocks))
-        self._rows_of_blocks = 0
+        self._rows_of_blocks, self._hidden = 0, None
         if len(states) == 1 or self._parts.projector is None:
             self._settle(None)
 
@@ -362,14 +359,7 @@ class VisionStages:
         self._counted = counted_rows(state, arguments)
         self._keep(self._encoder, state)
 
-    def _enters(self, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        states = [t for t in tensors((args, kwargs)) if t.is_floating_point() and t.dim() > 1]
-        self._as_given = [state.clone() for state in states], states
-
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
-        copies, given = self._as_given
-        entered = next((c for c, g in zip(copies, given, strict=True) if g is entered), entered)
-        self._as_given = [], []
         self._settle(entered)
         self._of_several = max(self._of_several, _side_by_side(arguments))
         # Older code projects zeros in the place of an image, where a prompt has none (LLaVA 1.0).
@@ -475,7 +465,8 @@ def _as_list(state: Tensor) -> Tensor:
 def _hidden_rows(state: Tensor, given: Mapping[Any, Any]) -> Tensor | None:
     """Which rows, ``[images, rows]`` bool, a mask of attention hides from all, if there is one.
 
-    So code pads pictures of several sizes in one batch (LLaVA-UHD v2).
+    So code pads pictures of several sizes in one batch (LLaVA-UHD v2). It runs in each forward:
+    unlike ``decoder_rows``, it does not wait for the device to tell which way a mask hides.
     """
     for name, mask in given.items():
         if (
@@ -485,7 +476,7 @@ def _hidden_rows(state: Tensor, given: Mapping[Any, Any]) -> Tensor | None:
         ):
             continue
         if mask.dim() in (3, 4) and "position" not in str(name):
-            away = mask <= _MASKED if mask.is_floating_point() else ~mask.bool()
+            away = mask <= HIDES_A_KEY if mask.is_floating_point() else ~mask.bool()
             away = away.flatten(1, -2).all(1)
         elif (
             mask.shape == state.shape[:-1] and "mask" in str(name) and not mask.is_floating_point()

@@ -278,10 +278,29 @@ class OfMaps(Pooling):
         return self.vision(image).flatten(2).transpose(1, 2)
 
 
+class Bare(MappingTower):
+    """Its last convolution has neither a bias nor a norm behind it, as SAM's in OneChart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Conv2d(24, 24, 1, bias=False)
+        self.cut, self.norm = nn.Conv2d(3, 12, 4, 4), nn.Conv2d(12, 24, 1, bias=False)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.cut(image)))
+
+
+class OfBareMaps(OfMaps):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = Bare()
+
+
+@pytest.mark.parametrize("kind", [OfMaps, OfBareMaps])
 @pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
-def test_maps_of_a_tower_are_read_by_their_places(named: dict[str, str]) -> None:
+def test_maps_of_a_tower_are_read_by_their_places(named: dict[str, str], kind: type[Plain]) -> None:
     """Nothing says which axis is the hidden one (MG-LLaVA)."""
-    module = made(OfMaps)
+    module = made(kind)
     inputs = {"tokens": IDS, "image": SEEN}
     found = flat(probe_interface(module, inputs, named=named)).set_index(["stage", "group"])
     with torch.no_grad():
@@ -661,36 +680,6 @@ def test_no_patch_of_pictures_in_a_row_is_a_class_row() -> None:
     assert list(table.index) == [schema.VISUAL]
     assert table.loc[schema.VISUAL, "tokens"] == norms.size == 21
     assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
-
-
-class Bare(MappingTower):
-    """Its last convolution has neither a bias nor a norm behind it, as SAM's in OneChart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Conv2d(24, 24, 1, bias=False)
-        self.cut, self.norm = nn.Conv2d(3, 12, 4, 4), nn.Conv2d(12, 24, 1, bias=False)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        return self.last(self.norm(self.cut(image)))
-
-
-class OfBareMaps(OfMaps):
-    def __init__(self) -> None:
-        super().__init__()
-        self.vision = Bare()
-
-
-@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
-def test_maps_of_a_convolution_alone_are_read_by_their_places(named: dict[str, str]) -> None:
-    module = made(OfBareMaps)
-    inputs = {"tokens": IDS, "image": SEEN}
-    found = flat(probe_interface(module, inputs, named=named)).set_index(["stage", "group"])
-    with torch.no_grad():
-        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
-    row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]
-    assert (row["tokens"], row["hidden_size"]) == (norms.size, 24)
-    assert row["norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
 class Writing(nn.Linear):

@@ -49,8 +49,9 @@ AROUND = ("<im_start>", "<im_end>")
 USUAL_TURN = "USER: {images}{prompt} ASSISTANT:"
 USUAL_IMAGES = ("<image>\n", "<image>".join(AROUND) + "\n")
 
-#: Lines of a file that its user may have edited.
+#: What stands at the top of a file, line by line; and of one that cuts squares as InternVL does.
 CONSTANTS = ("TURN", "IMAGE", "IMAGE_IDS", "SIDE, MEAN, STD", "PADDED")
+OF_SQUARES = ("MEAN, STD", "SQUARES")
 
 _TEXT = """
 TURN = {turn}

@@ -12,8 +12,10 @@ from typing import Any
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
 from normprobe.extensions.families.drafted_constants import (
+    CONSTANTS,
     LOADER,
     LOOK,
+    OF_SQUARES,
     USUAL_IMAGES,
     USUAL_TURN,
 )
@@ -29,10 +31,10 @@ from normprobe.schema import NON_VISUAL, VISUAL
 from normprobe.tidy import wide
 
 #: What a file that is begun anew has of its own; the rest of the file before it is kept.
-_BEGUN = {"TAKES", "build", "parts", "TURN", "IMAGE", "IMAGE_IDS", "SIDE", "MEAN", "STD", "PADDED"}
-_BEGUN |= {"SQUARES"}
+_CONSTANTS = {name for line in (*CONSTANTS, *OF_SQUARES) for name in line.split(", ")}
+_BEGUN = {"TAKES", "build", "parts", *_CONSTANTS}
 #: Of these what a user edited: it is another than is begun where no code is known.
-_EDITED = {"IMAGE_IDS", "SIDE", "PADDED", "SQUARES", "MEAN"}
+_EDITED = _CONSTANTS - {"TURN", "IMAGE"}
 #: What stands in a file whose ``setup`` imports a class that was found.
 _FOUND = re.compile(rf"^    import .*# {GUESS}: ", re.MULTILINE)
 #: Of a class that computes in methods of its own.
@@ -62,15 +64,18 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     told, text = _begun(model, path, loading)
     if loading.trust_remote_code and (_FOUND.search(text) or _FORWARD in text):
         try:
-            told, text = _begun(model, path, replace(loading, inputs=path))
+            told, text = _begun(model, path, replace(loading, inputs=path), first=text)
         except NormprobeError as failure:  # what it imports may need another transformers
             told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
     guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if GUESS in line]
     return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
 
 
-def _begun(model: str, path: Path, loading: Loading) -> tuple[str, str]:
-    """Write the file; what came of a sample, and the text that is written."""
+def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[str, str]:
+    """Write the file; what came of a sample, and the text that is written.
+
+    ``first``: what is begun where no code is known, if that is known.
+    """
     source: Any = None
     stub = kept = ""
     try:
@@ -82,9 +87,9 @@ def _begun(model: str, path: Path, loading: Loading) -> tuple[str, str]:
             f"not measured with it yet: {failure.problem}\n{failure.remedy}\n"
             f"then begin again with what it tells: {again}"
         )
-    first, said = "", dict[str, str]()
+    said = dict[str, str]()
     if loading.inputs:
-        first = file_text(model, path.name, replace(loading, inputs=None), None, "", {})
+        first = first or file_text(model, path.name, replace(loading, inputs=None), None, "", {})
         kept, said = _kept(loading.inputs, first) + stub, _said(loading.inputs)
         named = read_inputs_file(loading.inputs).parts
         loading = replace(loading, named=[*named.items(), *(loading.named or ())])

@@ -131,20 +131,18 @@ def modules_of(settings: Mapping[str, Any]) -> dict[str, Path]:
     defines = re.compile(rf"^class {name}\b", re.MULTILINE)
     of_type = f"{settings.get('model_type')}"
     for files in (_on_path(), _of_packages()):
-        found: dict[str, tuple[bool, int]] = {}
-        places: dict[str, Path] = {}
+        found: dict[str, tuple[bool, int, Path]] = {}
         imported = Counter[str]()
         for root, file in files:
             parts, text = file.relative_to(root).with_suffix("").parts, _read(file)
             imported.update(set(_IMPORTED.findall(text)) if name in text else ())
             if all(part.isidentifier() for part in parts) and defines.search(text):
                 module = ".".join(parts).removesuffix(".__init__")
-                found.setdefault(module, (f'"{of_type}"' not in text, len(parts)))
-                places.setdefault(module, file)
+                found.setdefault(module, (f'"{of_type}"' not in text, len(parts), file))
         if found:
             often = {module: imported[module.rpartition(".")[2]] for module in found}
             order = sorted(found, key=lambda m: (found[m][0], -often[m], found[m][1]))
-            return {module: places[module] for module in order}
+            return {module: found[module][2] for module in order}
     return {}
 
 

@@ -187,6 +187,11 @@ def class_rows_of(encoder: Part | None, model: nn.Module | None = None) -> int:
     return next(iter(rows.values()), 0)  # of the first of several encoders (MoVA)
 
 
+def head_of(model: nn.Module) -> Any:
+    """What makes logits, as a model tells it; None where it tells none."""
+    return getattr(model, "get_output_embeddings", lambda: None)()
+
+
 def cuts_patches(module: nn.Module) -> bool:
     """Whether a convolution is inside, as what makes patches of pixels is."""
     return any(isinstance(inside, nn.Conv2d | nn.Conv3d) for inside in module.modules())

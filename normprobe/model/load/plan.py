@@ -214,6 +214,10 @@ def plan_loading(
     return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes, unplaced=unplaced)
 
 
+#: A module of CLIP and SigLIP that transformers 5 no longer has.
+_INNER = ".vision_model."
+
+
 def _renamed(
     checkpoint: Checkpoint, model: nn.Module, weights: WeightFiles, missing: Iterable[str]
 ) -> Checkpoint | None:
@@ -227,20 +231,17 @@ def _renamed(
     bridge = "_checkpoint_conversion_mapping"
     renames = dict(getattr(model, bridge, None) or {})
     if not renames:
-        bridge, saved = "names of weights behind .vision_model.", list(weights.file_of)
-        holders = {key.partition(_INNER)[0] for key in saved if _INNER in key}
-        lacking = [f"{holder}." for holder in holders]
-        lacking = [each for each in lacking if any(key.startswith(each) for key in missing)]
-        renames = {rf"^{re.escape(each[:-1] + _INNER)}": each for each in lacking}
+        bridge, missing = f"names of weights behind {_INNER}", tuple(missing)
+        renames = {
+            rf"^{re.escape(holder + _INNER)}": f"{holder}."
+            for holder in {key.partition(_INNER)[0] for key in weights.file_of if _INNER in key}
+            if any(key.startswith(f"{holder}.") for key in missing)
+        }
     if not renames:
         return None
     if bridge not in checkpoint.bridges:
         checkpoint.bridges.append(bridge)
     return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": renames})
-
-
-#: A module of CLIP and SigLIP that transformers 5 no longer has.
-_INNER = ".vision_model."
 
 
 #: Ends of the names of buffers that older code saved, and newer code makes.

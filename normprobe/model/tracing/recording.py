@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import after_call, attached, before_call, observing, run_until
+from normprobe.model.find.parts import head_of
 from normprobe.tensors import unflattened
 
 #: Random projections kept of each vector. Two unrelated vectors agree by chance once in 1e13.
@@ -200,11 +201,10 @@ def record(
 
 def _heads(model: nn.Module) -> set[str]:
     """The names of what makes logits, of the model and of those inside."""
-    asked = [getattr(module, "get_output_embeddings", None) for module in model.modules()]
     heads = set[Any]()
-    for ask in asked:
+    for module in model.modules():
         with suppress(Exception):  # code of anyone
-            heads.add(ask() if callable(ask) else None)
+            heads.add(head_of(module))
     return {name for name, module in model.named_modules() if module in heads}
 
 
