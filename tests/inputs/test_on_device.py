@@ -148,3 +148,11 @@ def test_the_names_of_pixels(group: str, inputs: dict[str, Any], expected: list[
         pairs = zip(tensors_of(changed[name]), tensors_of(value), strict=True)
         same = all(torch.equal(one, other) for one, other in pairs)
         assert same == (name not in expected or name == "audio_input_ids")
+
+
+@pytest.mark.parametrize(("group", "moves"), [("audio", True), ("visual", False)])
+def test_silence_is_a_sound_and_an_empty_tile_no_picture(group: str, moves: bool) -> None:
+    """EgoGPT hears silence where a video has none."""
+    name = {"audio": "speech", "visual": "pixel_values"}[group]
+    inputs = {name: torch.zeros(1, 30, 8)}
+    assert bool((with_other_pixels(inputs, group)[name] != 0).any()) == moves
