@@ -69,6 +69,8 @@ def load_processor(path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code={trust})
     {look}return tokenizer
 """
+#: Of a tokenizer that holds an image processor.
+LOOKS = "tokenizer.look = "
 LOOK = """look = transformers.AutoImageProcessor
     tokenizer.look = look.from_pretrained({place}, trust_remote_code={trust})
     """
@@ -129,9 +131,9 @@ def constants_by_hand(
     if patch is None and (in_name := _PATCH_IN_NAME.search(str(settings))):
         patch = int(in_name[1])
     mean, std = mean_and_deviation(settings, known)
-    by_package, module = turn_of(model)
+    by_package, told_by = turn_of(model)
     if by_package:
-        turn = f"{by_package!r}  # {GUESS}: default_conversation of {module}"
+        turn = f"{by_package!r}  # {GUESS}: {told_by}"
     elif getattr(tokenizer, "chat_template", None):
         turn = f"None  # {GUESS}: the chat template's, or a text as "
         turn += '"{images}Question: {prompt} Answer:"'

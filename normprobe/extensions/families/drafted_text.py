@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.extensions.families.drafted_ask import answering, ask_text, once_text
 from normprobe.extensions.families.drafted_constants import (
+    LOOKS,
     constants_by_hand,
     mean_and_deviation,
     otherwise_cut,
@@ -76,11 +78,7 @@ lists of layers: {lists}
 _FILE = '''r"""How {name} takes its inputs: for `normprobe layers {name} --inputs {file}`.
 
 {facts}"""
-{before}
-TAKES = {{  # by its name in forward, which of what is made
-    {taken}
-}}
-
+{before}{takes}
 
 def build(model, processor, samples, system):
     """One batch. A sample has `prompt`, `images`, and `pieces`: its texts and images in order."""
@@ -93,10 +91,17 @@ parts = {{  # what is not found: remove the mark before a line, and name the mod
 }}
 '''
 
+_TAKES = """
+TAKES = {{  # by its name in forward, which of what is made
+    {taken}
+}}
+"""
+
 #: What some forwards take that neither a picture nor a prompt says, and what will do.
 _FILLED = {
     "labels": 'made["labels"] = made["input_ids"] * 0 - 100  # no word is to be foretold',
     "modalities": 'made["modalities"] = ["image"] * sum(len(sample.images) for sample in samples)',
+    "image_flags": 'made["image_flags"] = made["pixel_values"][:, :1, 0, 0] * 0 + 1  # all tiles',
     "modals": 'made["modals"] = ["image"] * sum(len(sample.images) for sample in samples)',
 }
 _GIVEN = "{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}"
@@ -112,6 +117,10 @@ _BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
 
     how = {"turn": TURN, "image": IMAGE, "image_ids": IMAGE_IDS, "pixels": (SIDE, MEAN, STD)}
     made = build_by_hand(model, processor, samples, system, padded=PADDED, **how)"""
+#: Of code that answers: what its forward gets is caught.
+_ASKED_ITSELF = """from normprobe.extensions.families.asked import inputs_as_asked
+
+    made = inputs_as_asked(model, processor, ask, samples, system)"""
 #: Of a package that makes pixels by a function of LLaVA's kin.
 _TILES = """
 
@@ -155,11 +164,13 @@ def file_text(
     said: Mapping[str, str],
     asked: Sequence[str] = (),
     by_hand: bool = False,
+    asking: bool = False,
 ) -> str:
     """Of a source, or of a type whose code only a package has; with what is kept of a file.
 
     ``said``: what of it was taken, for a forward that does not name its inputs. ``asked``: of
     ``_FILLED``, what forward was seen not to do without. ``by_hand``: pixels are not its package's.
+    ``asking``: where the model's own code answers, it is asked, and its forward is caught.
     """
     place = name if source is None else source.checkpoint.source  # of `specimen`, its folder
     settings: dict[str, Any] = {}
@@ -186,6 +197,7 @@ def file_text(
         refused = first_line(error)
     cutting, count = ("", 0) if made or by_hand else makes_pixels(model)
     squares = not made and _is_internvl_chat(model, tokenizer_of(processor), kept)
+    asks_itself = asking and not made and not squares and answering(model) != ""
     before = kept
     if squares:
         before += "" if _LAYOUT.strip() in kept else _LAYOUT
@@ -197,15 +209,24 @@ def file_text(
         before += of_picture if "SQUARES = " not in kept else ""
     elif not made:
         asks = "" if cutting else otherwise_cut(settings)
-        before += constants_by_hand(place, loading, settings, processor, model, kept, asks, cutting)
+        text = constants_by_hand(place, loading, settings, processor, model, kept, asks, cutting)
+        if asks_itself:
+            text = "".join(text.partition("\n\ndef load_processor(")[1:])
+            trusted = loading.trust_remote_code
+            readme = cached(place, "README.md", loading.revision) if trusted else None
+            looks = LOOKS in kept + text
+            text += "" if "def ask(" in kept else ask_text(model, looks, readme)
+        before += text
     if "def setup(" not in kept and (source is not None or "def forward(" not in kept):
         before += setup_text(settings) if source is None else registering_text(settings, source)
     if keywords:  # over those that are kept
         before += (
             f"\nkeywords = {keywords!r}  # {GUESS}: what its README passes to from_pretrained\n"
         )
-    if "def prepare(" not in before and (source is None or loads_later(model)):
-        before += UNPREPARED if source is None else PREPARED_LATER
+    prepared = PREPARED_LATER if loads_later(model) else ""
+    prepared = UNPREPARED if source is None else prepared
+    prepared = once_text(model, prepared) if asks_itself else prepared
+    before += "" if "def prepare(" in before else prepared
     names = {id(module): each for each, module in model.named_modules()}
     takes = [p.name for p in parameters if p.kind in _OPEN] if parameters else [*_USUAL]
     looked: tuple[str, ...] = ("image_sizes",) if cutting else ()
@@ -255,6 +276,9 @@ def file_text(
     how = as_ever if made else _BY_HAND + pixels
     if squares:
         how = _SQUARES.format(guess=GUESS)
+    if asks_itself:
+        how, given = _ASKED_ITSELF, "made"
+        filled = [each for each in ("image_flags", *asked) if each in takes]
     facts = _FACTS.format(
         model_class=type(model).__name__,
         takes=_lines(map(str, parameters)),
@@ -271,7 +295,9 @@ def file_text(
         # A stranger's names are in it, and the file is run.
         facts=facts.replace('"""', "'''") if source else "Its code is not known yet.\n",
         before=before,
-        taken=_lines(taken or ["# nothing that is known here"]),
+        takes=""
+        if asks_itself
+        else _TAKES.format(taken=_lines(taken or ["# nothing that is known here"])),
         made=how,
         filled="".join(f"\n    {_FILLED[each]}" for each in filled),
         given=given,

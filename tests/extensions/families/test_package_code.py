@@ -122,19 +122,47 @@ def test_the_turn_is_the_nearest_package_s(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(nn.Linear, "__module__", "talking.inner.model")
     assert turn_of(model) == ("", "")
     write(tmp_path / "talking/conversation.py", TALK)
+    told = "default_conversation of talking.conversation"
     write(tmp_path / "talking/inner/model.py", "")
-    assert turn_of(model) == ("Q: {images}{prompt} A: ", "talking.conversation")
+    assert turn_of(model) == ("Q: {images}{prompt} A: ", told)
     twice = TALK.replace("self.messages)", "self.messages * 2)")
     write(tmp_path / "talking/inner/util/conversation.py", twice)
     write(tmp_path / "talking/inner/conversation.py", "raise KeyError('of its own')")
     sys.path_importer_cache.clear()
-    assert turn_of(model) == ("Q: {images}{prompt} A: ", "talking.conversation")
+    assert turn_of(model) == ("Q: {images}{prompt} A: ", told)
     write(tmp_path / "talking/inner/conversation.py", TALK.replace('"Q"', '"Asked"'))
     sys.modules.pop("talking.inner.conversation", None)
     assert turn_of(model)[0] == "Asked: {images}{prompt} A: "
     # A class of another package, derived from this one's (FoodLMM).
     derived = type("Derived", (nn.Linear,), {"__module__": "derived_from.model"})
     assert turn_of(derived(2, 2))[0] == "Asked: {images}{prompt} A: "
+
+
+def test_the_turn_is_the_one_that_most_scripts_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default of a package is often that of the model it was made from."""
+    monkeypatch.syspath_prepend(tmp_path)
+    model = nn.Linear(2, 2)
+    monkeypatch.setattr(nn.Linear, "__module__", "evaluating.model")
+    modes = 'Talk.roles = ("Q", "A")\nconv_templates = {}\n'
+    for mode in ("older", "v1", "v2"):
+        modes += (
+            f"class {mode}(Talk):\n    roles = ({mode!r}, 'A')\n"
+            f"    def copy(self): return {mode}()\nconv_templates[{mode!r}] = {mode}()\n"
+        )
+    write(tmp_path / "evaluating/conversation.py", TALK + modes)
+    default = "Q: {images}{prompt} A: ", "default_conversation of evaluating.conversation"
+    assert turn_of(model) == default
+    ask = 'parser.add_argument("--conv-mode", type=str, default="{}")'
+    write(tmp_path / "evaluating/eval/vqa.py", ask.format("v1"))
+    write(tmp_path / "evaluating/eval/more.py", ask.format("of_no_module") * 2)
+    told = "--conv-mode v1 of its scripts, in evaluating.conversation"
+    assert turn_of(model) == ("v1: {images}{prompt} A: ", told)
+    write(tmp_path / "scripts/older.sh", "python -m eval.vqa --conv-mode older\n" * 5)
+    for name in ("a", "b"):  # of files, and not of lines
+        write(tmp_path / f"scripts/{name}.sh", "python -m eval.vqa \\\n  --conv-mode=v2")
+    assert turn_of(model)[0] == "v2: {images}{prompt} A: "
 
 
 @pytest.mark.parametrize(

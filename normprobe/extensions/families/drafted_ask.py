@@ -1,0 +1,169 @@
+"""``ask`` of an inputs file that is begun: how the model's own code is called to answer.
+
+Signature and README of a checkpoint tell it; what neither tells is a guess.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from inspect import Parameter, getsource, signature
+from pathlib import Path
+
+from torch import nn
+
+from normprobe.extensions.families.package_code import GUESS
+from normprobe.inputs.inputs_file import InputsFile
+
+#: Methods that answer a prompt about a picture, by how often code has them.
+_ANSWERS = ("chat", "answer_question", "ask_question", "mm_generate", "query", "infer")
+
+#: What they take, by its name.
+_TOKENIZER = re.compile(r"^tokenizer$")
+_PROCESSOR = re.compile(r"processor$|transform$")
+_PICTURE = re.compile(r"^(?!.*(token|size|num|len|start|end)).*(image|img|pixel|picture|photo)")
+_WORDS = re.compile(r"^(question|query|prompt|text|instruction|request|user_prompt|input_text)s?$")
+_MESSAGES = re.compile(r"^(messages?|msgs|conversations?)$")
+_SETTINGS = re.compile(r"^gen\w*_(config|kwargs|args)$")
+
+#: A function of a README that makes pixels of a picture.
+_MAKES_PIXELS = re.compile(r"^(load|process|preprocess|prepare)_?(an_)?(image|img|picture|pixel)s?")
+#: Names that a file has for other things.
+_TAKEN = {*InputsFile.__dataclass_fields__, "ask"}
+_PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+_ASK = """
+def ask(model, processor, sample):
+    {before}model.{method}(  # {guess}: what it is given
+        {arguments},
+    )
+
+"""
+_TAKEN_APART = """tokenizer = getattr(processor, "tokenizer", processor)
+    """
+_IMPORTED = """from normprobe.extensions.families.asked import picture_file
+
+    """
+_ONCE = """
+def prepare(model, processor):
+    from normprobe.extensions.families.asked import asked_once
+
+    {first}asked_once(model, processor, ask)  # what {method}() sets in the model
+
+"""
+
+
+def answering(model: nn.Module) -> str:
+    """The name of the method that answers about a picture; "" where there is none."""
+    for method in _ANSWERS:
+        with suppress(TypeError, ValueError):
+            takes = signature(getattr(model, method, None) or 0).parameters  # type: ignore[arg-type]
+            if any(_PICTURE.search(each) or _MESSAGES.search(each) for each in takes):
+                return method
+    return ""
+
+
+def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
+    """``ask``, with what of the README it needs; "" where no method answers about a picture."""
+    if not (method := answering(model)):
+        return ""
+    of_readme, makes = _of_readme(readme)
+    takes = signature(getattr(model, method)).parameters
+    pictured = any(_PICTURE.search(name) for name in takes)
+    look = "processor.look" if has_look else "processor"
+    pixels = makes or f'{look}(sample.image, return_tensors="pt").pixel_values'
+    given = []
+    for name, takes_it in takes.items():
+        if takes_it.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            continue
+        needed = takes_it.default is Parameter.empty
+        if _TOKENIZER.search(name):
+            value = "tokenizer"
+        elif _PROCESSOR.search(name):
+            value = look
+        elif _PICTURE.search(name):
+            value = pixels if "pixel" in name else _picture(name, takes_it)
+            value = f"sample.image and {value}"
+        elif _WORDS.search(name):
+            value = "sample.prompt"
+        elif _MESSAGES.search(name):
+            words = '{"type": "text", "text": sample.prompt}'
+            seen = '{"type": "image", "image": sample.image}'
+            content = "sample.prompt" if pictured else f"[{seen}, {words}]"
+            value = f'[{{"role": "user", "content": {content}}}]'
+        elif _SETTINGS.search(name):
+            value = '{"max_new_tokens": 1}'
+        elif needed:
+            value = "None"
+        else:
+            continue
+        given.append(f"{name}={value}")
+    used = of_readme if makes and makes in " ".join(given) else ""
+    arguments = ",\n        ".join(given)
+    before = _IMPORTED if "picture_file(" in arguments else ""
+    before += _TAKEN_APART if "=tokenizer" in arguments else ""
+    return used + _ASK.format(method=method, before=before, arguments=arguments, guess=GUESS)
+
+
+def once_text(model: nn.Module, first: str) -> str:
+    """``prepare`` that asks once where what answers sets something in the model; else ``first``."""
+    method = answering(model)
+    with suppress(OSError, TypeError):
+        if re.search(r"^\s+self\.\w+ = ", getsource(getattr(model, method)), re.MULTILINE):
+            body = first.partition("processor):\n    ")[2].rstrip()
+            return _ONCE.format(method=method, first=f"{body}\n    " if body else "")
+    return first
+
+
+def _picture(name: str, takes: Parameter) -> str:
+    value = "picture_file(sample.image)" if re.search(r"file|path", name) else "sample.image"
+    several = name.endswith("s") or isinstance(takes.default, list)
+    return f"[{value}]" if several else value
+
+
+def _of_readme(readme: Path | None) -> tuple[str, str]:
+    """What README.md defines to make pixels, and a call of it for the picture of a sample.
+
+    Of its blocks of Python the functions, with imports and constants that they name; none where
+    one names what only a run of the blocks makes.
+    """
+    text = readme.read_text(encoding="utf-8", errors="ignore") if readme else ""
+    defined = dict[str, ast.stmt]()
+    for block in _PYTHON.findall(text):
+        with suppress(SyntaxError, ValueError, RecursionError):
+            for node in ast.parse(block).body:
+                defined |= {name: node for name in _names(node) if name not in defined}
+    for name, node in defined.items():
+        if isinstance(node, ast.FunctionDef) and _MAKES_PIXELS.search(name) and node.args.args:
+            first = node.args.args[0].arg
+            picture = (
+                "picture_file(sample.image)" if re.search("file|path", first) else "sample.image"
+            )
+            source = "\n\n".join(ast.unparse(each) for each in _needed(node, defined))
+            clash = {name for each in _needed(node, defined) for name in _names(each)} & _TAKEN
+            return ("", "") if clash else (f"\n{source}\n\n", f"{name}({picture})")
+    return "", ""
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    """What a statement of a README defines without running anything."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
+    elif isinstance(node, ast.FunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Assign):
+        with suppress(ValueError):
+            ast.literal_eval(node.value)
+            yield from (each.id for each in node.targets if isinstance(each, ast.Name))
+
+
+def _needed(node: ast.stmt, defined: dict[str, ast.stmt]) -> list[ast.stmt]:
+    """A definition behind all that it names, in the order of the README."""
+    needed, waiting = {id(node): node}, [node]
+    while waiting:
+        for inner in ast.walk(waiting.pop()):
+            found = defined.get(inner.id) if isinstance(inner, ast.Name) else None
+            if found is not None and id(found) not in needed:
+                needed[id(found)] = found
+                waiting.append(found)
+    return [each for each in dict.fromkeys(defined.values()) if id(each) in needed]
