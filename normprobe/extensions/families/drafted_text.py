@@ -24,8 +24,10 @@ from normprobe.extensions.families.package_code import (
     GUESS,
     PREPARED_LATER,
     UNPREPARED,
+    loading_text,
     loads_later,
     makes_pixels,
+    processors_of,
     registering_text,
     setup_text,
 )
@@ -195,10 +197,19 @@ def file_text(
         refused = failure.problem
     except (*REFUSALS, ImportError) as error:
         refused = first_line(error)
+    by_package = ""
+    if not made and source is not None and "def load_processor(" not in kept:
+        for its_own in processors_of(model):
+            with suppress(NormprobeError, OSError, ImportError, *REFUSALS):
+                trust = loading.trust_remote_code
+                own_processor = its_own.from_pretrained(place, trust_remote_code=trust)
+                made = dict(build_documented(own_processor, [*open_data("sample", limit=1)], None))
+                processor, by_package = own_processor, loading_text(its_own)
+                break
     cutting, count = ("", 0) if made or by_hand else makes_pixels(model)
     squares = not made and _is_internvl_chat(model, tokenizer_of(processor), kept)
     asks_itself = asking and not made and not squares and answering(model) != ""
-    before = kept
+    before = kept + by_package
     if squares:
         before += "" if _LAYOUT.strip() in kept else _LAYOUT
         known, most = [*fields(settings)], settings.get("max_dynamic_patch")

@@ -20,6 +20,7 @@ from typing import Any
 
 import transformers
 from torch import nn
+from transformers import ProcessorMixin
 from transformers.utils.hub import HF_MODULES_CACHE
 
 import normprobe
@@ -244,6 +245,40 @@ def _asked_mode(module: Any) -> str:
                 asked[Path(file).suffix].update(set(pattern.findall(_read(Path(folder, file)))))
     often = (mode for counts in asked.values() for mode, _ in counts.most_common())
     return next((mode for mode in often if mode in modes), "")
+
+
+def processors_of(model: nn.Module) -> list[type[ProcessorMixin]]:
+    """Processors that the package of a model's code defines, those beside its class first.
+
+    No file of a checkpoint need name one (Hulu-Med, UForm-Gen).
+    """
+    name = type(model).__module__
+    package = name.rpartition(".")[0]
+    if not package or name.split(".")[0] in ("torch", "transformers"):
+        return []
+    file = getattr(sys.modules[name], "__file__", None) or ""
+    for beside in sorted(Path(file).parent.glob("*process*.py")):
+        with suppress(Exception):  # code of anyone
+            import_module(f"{package}.{beside.stem}")
+    held = [module for each, module in sys.modules.items() if each.startswith(f"{package}.")]
+    found = [
+        kind
+        for module in (sys.modules[name], *held)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, ProcessorMixin)
+    ]
+    return [each for each in dict.fromkeys(found) if each.__module__.startswith(f"{package}.")]
+
+
+def loading_text(processor: type[ProcessorMixin]) -> str:
+    """A ``load_processor`` that loads this class, of a package or of the checkpoint itself."""
+    module, name = processor.__module__, processor.__name__
+    told = f"from {module} import {name} as own  # {GUESS}"
+    if module.startswith("transformers_modules."):  # its folder is named by what is in it
+        place = f"{module.rpartition('.')[2]}.{name}"
+        told = "from transformers.dynamic_module_utils import get_class_from_dynamic_module\n\n"
+        told += f"    own = get_class_from_dynamic_module({place!r}, path)  # {GUESS}"
+    return f"\ndef load_processor(path):\n    {told}\n    return own.from_pretrained(path)\n\n"
 
 
 def makes_pixels(model: nn.Module) -> tuple[str, int]:

@@ -198,6 +198,33 @@ def test_samples_of_several_lengths_are_padded_together() -> None:
     assert model.ran == 1
 
 
+def test_tensors_stay_where_they_are_and_as_wide_as_they_were_made() -> None:
+    """Code names one GPU and 16 bits; neither need be those of the model."""
+    values = torch.tensor([[0.1, 0.2, 0.3]])
+
+    def ask(model: Any, processor: Any, sample: Sample) -> None:
+        ids = torch.zeros(1, 3, dtype=torch.long, device="cuda:0").to("cuda")
+        other = torch.ones(1, dtype=torch.float64, device=torch.device("cuda"))
+        asked = [
+            values.to("cuda:0", torch.bfloat16, non_blocking=True),
+            values.to(dtype=torch.float16, device=0).half().bfloat16(),
+            values.to(other),
+            values.to(torch.int32),
+        ]
+        model(ids, told=asked, pixel_values=values.cuda().to(torch.device("cuda"), torch.half))
+
+    made = inputs_as_asked(_Asked(), None, ask, [_with_images(8)])
+    assert torch.equal(made["pixel_values"], values)
+    assert [each.dtype for each in made["told"]] == [
+        torch.float32,
+        torch.float32,
+        torch.float64,
+        torch.int32,
+    ]
+    assert all(torch.equal(each, values) for each in made["told"][:2])
+    assert made["input_ids"].device.type == "cpu"
+
+
 def test_what_is_made_for_an_answer_is_no_input() -> None:
     def ask(model: Any, processor: Any, sample: Sample) -> None:
         ids = torch.ones(1, 3, dtype=torch.long)

@@ -1132,6 +1132,32 @@ def test_what_stands_for_a_picture_is_no_end_of_one(
     assert f"IMAGE_IDS = [{expected}] *" in told
 
 
+def test_a_processor_that_no_file_names_is_found_in_the_package(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hulu-Med and UForm-Gen: its class is beside the model's, and AutoProcessor finds none."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "of_no_processor"
+    shutil.copytree(repository("unseen"), folder)
+    (folder / "processor_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"].pop("AutoProcessor", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    code = folder / "modeling_unseen.py"
+    beside = "from .processing_unseen import UnseenProcessor  # noqa\n"
+    code.write_text(beside + code.read_text())
+    begun = invoke("inputs", folder, "--trust-remote-code", "--write", "begun.py")
+    assert "one sample is measured with it: 4 visual" in begun.stdout, begun.output
+    text = Path("begun.py").read_text()
+    assert "module('processing_unseen.UnseenProcessor', path)  # a guess\n" in text
+    assert "TURN = " not in text
+    tables = []
+    for model, inputs in ((folder, "begun.py"), (repository("unseen"), None)):
+        probe = Probe(model, inputs=inputs, trust_remote_code=True, device="cpu")
+        tables.append(probe.layers("sample", limit=2, intervals=False, workers=0).table)
+    pd.testing.assert_frame_equal(*tables)
+
+
 def check_norms(
     body: Inserting, rows: list, table: object, turn: str = "USER: {} ASSISTANT:"
 ) -> None:
