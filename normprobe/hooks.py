@@ -344,6 +344,8 @@ def _evaluating(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[None
     if training:
         handles.append(model.register_forward_pre_hook(on_this_thread(_pass, elsewhere=wait)))
         model.eval()
+    for module in training:
+        module.training = False  # a part may take no part in eval(): TokenFlow's tower
     try:
         with attached(*handles):
             yield

@@ -227,6 +227,21 @@ def test_a_training_step_waits_until_the_modes_are_back(server: ThreadPoolExecut
     assert not model._forward_pre_hooks
 
 
+class Stubborn(nn.Dropout):
+    """As towers that are frozen by taking ``train`` away, which is what eval() calls."""
+
+    def train(self, mode: bool = True) -> "Stubborn":
+        return self
+
+
+def test_a_part_that_eval_does_not_reach_is_evaluated() -> None:
+    model = WithDropout()
+    model.dropout = Stubborn(0.5)
+    with observing(model):
+        assert torch.equal(model(torch.ones(64)), torch.ones(64))
+    assert model.dropout.training
+
+
 def test_a_training_that_begins_while_a_model_is_measured_is_an_error(
     model: nn.Module, server: ThreadPoolExecutor
 ) -> None:

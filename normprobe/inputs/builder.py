@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: Seconds of sound; no processor that is known needs more to write a token.
 _SHORT = 0.5
 
+#: What processors raise of samples that they do not take.
+_REFUSED = (ImportError, OSError, *REFUSALS)
+
 #: What to do where nothing that is known makes the inputs of code of its own.
 WRITE = "say how its inputs are made: `normprobe inputs MODEL --write inputs.py` begins the file"
 
@@ -129,7 +132,10 @@ class InputBuilder:
                 f"{first_line(error)}",
                 "check the sizes in the processor's files, or use a smaller --batch-size",
             ) from error
-        except (ImportError, OSError, *REFUSALS) as error:
+        except Exception as error:
+            of_a_user = "path" in self.inputs_file.record  # their code may raise anything
+            if isinstance(error, NormprobeError) or not (of_a_user or isinstance(error, _REFUSED)):
+                raise
             if len(samples) > 1:  # one by one: the message is to name the sample at fault
                 for sample in samples:
                     self.build([sample])

@@ -167,14 +167,17 @@ def _replaced_forward(
 def _state_in(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
     """The first state among what a module takes or returns.
 
-    A model output names it ``field``; a list of tensors holds rows of one state, image by image.
+    A model output names it ``field``; a list of tensors holds rows of one state, image by image,
+    unless they are of several widths.
     """
     if isinstance(value, Tensor):
         return value if value.is_floating_point() and value.dim() > 1 else None
     if isinstance(value, Mapping):
         return _state_in((value.get(field), *value.values()), field)
     if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
-        return torch.cat([item.flatten(0, -2) for item in value])
+        alike = [item for item in value if item.shape[-1] == value[0].shape[-1]]
+        rows = alike if len(alike) == len(value) else value[:1]
+        return torch.cat([item.flatten(0, -2) for item in rows])
     if not isinstance(value, tuple | list):
         return None
     states = (_state_in(item, field) for item in value)

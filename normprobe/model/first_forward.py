@@ -261,14 +261,19 @@ def _other_towers(model: MeasuredModel) -> dict[str, nn.Module]:
 
 
 def _beside(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules with weights that plain lists and mappings hold, as towers in code of LLaVA's kin."""
-    own = set(model.modules())
+    """Modules with weights that plain lists and mappings hold, as towers in code of LLaVA's kin.
+
+    None around layers that the model has as its own (PIIP).
+    """
+    own, weights = set(model.modules()), {*model.parameters()}
     for prefix, module in model.named_modules():
         for name, value in vars(module).items():
             if name.startswith("_") or not isinstance(value, list | tuple | dict):
                 continue
             for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-                if isinstance(each, nn.Module) and each not in own and size_of(each):
+                if not isinstance(each, nn.Module) or each in own:
+                    continue
+                if not weights.issuperset(each.parameters()):
                     yield f"{prefix}.{name}[{key!r}]".lstrip("."), each
 
 

@@ -109,6 +109,7 @@ class VisionStages:
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
+        self._scales: list[int] = []  # of states that the encoder returns, if they are several
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
     def handles(self) -> list[RemovableHandle]:
@@ -124,7 +125,7 @@ class VisionStages:
             if reader is None:
                 # Sound may come as whole numbers (Inkling).
                 watch = partial(on_call, codes=True) if self._group == AUDIO else on_call
-                handles.append(watch(encoder.module, self._returned, _states_of))
+                handles.append(watch(encoder.module, self._returned, self._handed_over))
             else:
                 handles.append(on_call(reader, self._read))
             may_pad = self._group == VISUAL and not is_native(encoder.module)
@@ -268,8 +269,19 @@ class VisionStages:
     def leave_out_chosen(self) -> str:
         """Leave out what entered a projector that was given several states; a doubt that says so.
 
-        It may choose one of them by itself, or read them all (Tarsier).
+        It may choose one of them by itself, or read them all (Tarsier). Several widths have no norm
+        in common (Med3DVLM).
         """
+        if self._scales:
+            assert self._parts.vision_encoder is not None
+            for stage in (self._encoder, self._entered):
+                self._kept.pop(stage, None)
+            widths = " and ".join(map(str, self._scales))
+            return (
+                f"{self._parts.vision_encoder.name} hands over states of several widths, {widths}: "
+                "the stages vision_encoder and projector_input are left out; --part "
+                "vision_encoder=NAME may name what makes one of them"
+            )
         if self._of_several < 2 or self._kept.pop(self._entered, None) is None:
             return ""
         assert self._parts.projector is not None
@@ -301,6 +313,18 @@ class VisionStages:
         self._rows_of_a_tile = patches[0, 0].numel() + self._class_rows
         self._rows_of_blocks = self._rows_of_a_tile * len(patches)
 
+    def _handed_over(self, output: Any) -> list[Tensor]:
+        if isinstance(output, list):
+            self._note_scales(output)
+        return _states_of(output)
+
+    def _note_scales(self, states: Sequence[Any]) -> None:
+        """States of several widths that are one picture's."""
+        found = (each for each in states if isinstance(each, Tensor) and each.is_floating_point())
+        widths = [self._as_rows(each).shape[-1] for each in found if each.dim() > 2]
+        if len(set(widths)) > 1:
+            self._scales = widths
+
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
         self._waiting.append((states, {**arguments, _HIDDEN: self._hidden}, self._rows_of_blocks))
         self._rows_of_blocks, self._hidden = 0, None
@@ -321,9 +345,12 @@ class VisionStages:
             # Tiles in a row, cut to what each has (LLaVA-UHD v2).
             tiles = rows_of_blocks // max(self._rows_of_a_tile, 1)
             joined = tiles > rows // state.shape[-2] and state.shape[-2] % self._rows_of_a_tile > 0
+            # Merged by the tower itself, as four patches to a row (ViSpeak).
+            merged = 0 < state.shape[-2] < patches and patches % state.shape[-2] == 0
             if (
                 of_layers
                 or joined
+                or merged
                 or rows_of_blocks == rows + self._class_rows * rows // state.shape[-2]
             ):
                 self._class_rows = 0  # they ran beside the patches, and are not handed over
@@ -354,7 +381,10 @@ class VisionStages:
         return sizes.index(max(sizes)) if pooled else 0
 
     def _encoded(self, state: Tensor, arguments: Mapping[Any, Any]) -> None:
-        state = self._as_rows(state)
+        rows = self._as_rows(state)
+        if rows is not state:
+            self._class_rows = 0  # a map has none (PIIP)
+        state = rows
         self._rows_of_tile = state.shape[-2]
         self._counted = counted_rows(state, arguments)
         self._keep(self._encoder, state)
@@ -362,6 +392,9 @@ class VisionStages:
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         self._settle(entered)
         self._of_several = max(self._of_several, _side_by_side(arguments))
+        for given in arguments.values():
+            if isinstance(given, tuple | list):
+                self._note_scales(given)
         # Older code projects zeros in the place of an image, where a prompt has none (LLaVA 1.0).
         made_up = ~entered.any()
         if self._parts.vision_encoder is None:  # the projector receives pixels

@@ -170,6 +170,16 @@ class HeldApart(nn.Module):
         return self.held["tower"](rows) if self.runs else self.other(rows)
 
 
+def test_a_module_around_the_model_s_own_layers_is_no_doubt(model: Any) -> None:
+    """PIIP runs its blocks by wrappers that a plain list holds."""
+    projector = model.model.multi_modal_projector
+    wrapped = HeldApart(nn.Sequential(projector), True)
+    wrapped.own = projector
+    model.model.multi_modal_projector = wrapped
+    doubts = Probe(model).interface(tiny_inputs(model)).record.get("doubts", [])
+    assert not [doubt for doubt in doubts if "no module of the model to PyTorch" in doubt]
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_module_that_a_plain_list_holds_and_that_runs_is_a_doubt(runs: bool, model: Any) -> None:
     """As towers of LongVU and GPT4RoI: no stage shows their states."""

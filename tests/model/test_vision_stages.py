@@ -682,6 +682,116 @@ def test_no_patch_of_pictures_in_a_row_is_a_class_row() -> None:
     assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
+class MergingTower(nn.Module):
+    """It hands over the mean of each four patches, and no class row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eye = Eye()
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.eye(pictures).unflatten(1, (-1, 4)).mean(dim=2)
+
+
+class Merging(OfSizes):
+    def rows(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.vision(pictures).flatten(0, 1)
+
+    def forward(self, ids: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        state = torch.cat([self.words(ids)[0], self.connector(self.rows(pictures))])[None]
+        for layer in self.layers:
+            state = layer(state)
+        return state
+
+
+def test_no_row_of_merged_patches_is_a_class_row() -> None:
+    torch.manual_seed(0)
+    module, pictures = Merging(MergingTower()).eval(), torch.randn(2, 3, 16, 16)
+    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": pictures})
+    with torch.no_grad():
+        norms = np.linalg.norm(module.rows(pictures).double().numpy(), axis=-1)
+    assert list(table.index) == [schema.VISUAL]
+    assert table.loc[schema.VISUAL, "tokens"] == norms.size == 8
+    assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+class MapTower(MergingTower):
+    """Its last state is a map of patches; the class row went before."""
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.eye(pictures).unflatten(1, (4, 4)).movedim(-1, 1)
+
+
+class OfMaps(Merging):
+    def rows(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.vision(pictures).flatten(2).mT.flatten(0, 1)
+
+
+def test_no_row_of_a_map_is_a_class_row() -> None:
+    torch.manual_seed(0)
+    module, pictures = OfMaps(MapTower()).eval(), torch.randn(2, 3, 16, 16)
+    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": pictures})
+    with torch.no_grad():
+        norms = np.linalg.norm(module.rows(pictures).double().numpy(), axis=-1)
+    assert list(table.index) == [schema.VISUAL]
+    assert table.loc[schema.VISUAL, "tokens"] == norms.size == 32
+    assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+class Scales(nn.Module):
+    """It hands over patches of one width, and fewer of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eye, self.wider = Eye(), nn.Linear(24, 48)
+
+    def forward(self, pictures: torch.Tensor) -> list[torch.Tensor]:
+        rows = self.eye(pictures)
+        return [rows, self.wider(rows[:, ::4])]
+
+
+class BothScales(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far = nn.Linear(24, 32), nn.Linear(48, 32)
+
+    def forward(self, scales: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([self.near(scales[0]), self.far(scales[1])], dim=1)
+
+
+class OfScales(Merging):
+    def __init__(self) -> None:
+        super().__init__(Scales())
+        self.connector = BothScales()
+
+    def rows(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.connector(self.vision(pictures)).flatten(0, 1)
+
+    def forward(self, ids: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        state = torch.cat([self.words(ids)[0], self.rows(pictures)])[None]
+        for layer in self.layers:
+            state = layer(state)
+        return state
+
+
+def test_states_of_several_widths_are_left_out_with_a_doubt() -> None:
+    torch.manual_seed(0)
+    module, pictures = OfScales().eval(), torch.randn(1, 3, 16, 16)
+    inputs = {"ids": torch.arange(9)[None], "pictures": pictures}
+    run = Probe(module, named=BY_NAME).interface(inputs, verify=True)
+    assert max(run.record["recomputed"].values()) < 1e-6
+    table = flat(run.table).set_index(["stage", "group"])
+    assert {schema.VISION_ENCODER, schema.PROJECTOR_INPUT}.isdisjoint(table.index.levels[0])
+    with torch.no_grad():
+        norms = module.rows(pictures).double().norm(dim=-1)
+    for stage in (schema.PROJECTOR_OUTPUT, schema.DECODER_INPUT):
+        assert table.loc[(stage, schema.VISUAL), "tokens"] == len(norms) == 20
+        read = table.loc[(stage, schema.VISUAL), "norm_mean"]
+        assert read == pytest.approx(norms.mean().item(), 1e-6)
+    told = "vision hands over states of several widths, 24 and 48: the stages vision_encoder"
+    assert told in " ".join(run.record["doubts"])
+
+
 class Writing(nn.Linear):
     """It adds positions to what it takes, in place (360VL)."""
 

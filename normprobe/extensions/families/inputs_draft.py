@@ -79,7 +79,7 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     ``first``: what is begun where no code is known, if that is known.
     """
     source: Any = None
-    stub = kept = ""
+    stub = kept = edited = ""
     try:
         source = Probe(model, **vars(loading)).source
     except (UnknownCode, NoForward) as failure:
@@ -94,6 +94,7 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
         first = first or file_text(model, path.name, replace(loading, inputs=None), None, "", {})
         kept, said = _kept(loading.inputs, first) + stub, _said(loading.inputs)
         named = read_inputs_file(loading.inputs).parts
+        edited = loading.inputs.read_text(encoding="utf-8")  # it may be the file that is written
         loading = replace(loading, named=[*named.items(), *(loading.named or ())])
     else:
         kept = stub
@@ -102,7 +103,7 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     while True:
         made = file_text(model, path.name, loading, source, kept, said, asked, by_hand, asking)
         if loading.inputs:
-            made = _with_edits(made, first, loading.inputs)
+            made = _with_edits(made, first, edited)
         text = _written(path, made)
         if source is None:
             return told, text
@@ -210,12 +211,11 @@ def _kept(path: Path, first: str) -> str:
     return kept and kept.rstrip() + "\n"
 
 
-def _with_edits(made: str, first: str, path: Path) -> str:
+def _with_edits(made: str, first: str, edited: str) -> str:
     """The text with ``TAKES`` and ``build`` of a file where they are neither as begun now nor then.
 
     ``first``: as in ``_kept``.
     """
-    edited = path.read_text(encoding="utf-8")
     for name in ("TAKES", "build"):
         begun, before, own = (_named(name, text) for text in (made, first, edited))
         if own and begun and own[1] not in (begun[1], before and before[1]):
