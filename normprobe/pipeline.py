@@ -52,7 +52,7 @@ from normprobe.runs.fingerprints import tensor_digests
 from normprobe.runs.model_source import ModelSource, example_inputs
 from normprobe.runs.processes import join_processes, naming_the_run
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, TURN
+from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, TEXT, TURN
 
 log = logging.getLogger(__name__)
 
@@ -331,6 +331,12 @@ class OneBatch(_OfSamples):
             note_confidence(self.run, rows)
         else:
             self.run.note(intervals=None)
+        if not self.model.knows_special and TEXT in set(rows.get("group", ())):
+            warn(
+                self.run,
+                "no tokenizer is known: special tokens, such as marks of a turn, count as text; "
+                "pass Probe(model, processor), or their ids by special_token_ids",
+            )
         return rows
 
     def _examples(self) -> Iterator[Mapping[str, Any]]:

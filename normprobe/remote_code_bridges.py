@@ -63,6 +63,9 @@ def _of_every_attention(name: str) -> dict[str, Any]:
 #: Whose classes of attention became one.
 _ONE_ATTENTION = ("Llama", "Qwen2", "Mistral", "Whisper")
 
+#: Whose layers are called by copies of what ran them.
+_CALLED = ("Llama", "Mistral", "Qwen2")
+
 #: Whose tower and the model around it became one class.
 _ONE_CLASS = ("CLIP", "Siglip")
 
@@ -166,6 +169,14 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         for name in _ONE_ATTENTION
         for kind in ("FlashAttention2", "SdpaAttention")
     ),
+    # What a decorator writes into docstrings.
+    *(
+        (_modeling(name), f"{name.upper()}_{kind}_DOCSTRING", lambda: "")
+        for name in ("CLIP", *_CALLED)
+        for kind in ("INPUTS", "START")
+    ),
+    # Private, and of no use to a forward (PIIP).
+    ("transformers.modeling_utils", "_load_state_dict_into_model", lambda: None),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
 )
 
@@ -252,6 +263,13 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             sys.modules[older] = importlib.import_module(newer)
     for tower in _one_class_towers():
         bridge_tower_inside(tower)
+    bridge_tower_layer(importlib.import_module(_modeling("CLIP")).CLIPEncoderLayer)
+    for kind in _CALLED:
+        module = importlib.import_module(_modeling(kind))
+        bridge_decoder_layer(
+            getattr(module, f"{kind}DecoderLayer"), getattr(module, f"{kind}RotaryEmbedding")
+        )
+    bridge_causal_mask(PreTrainedModel)
     bridge_capturing()
     bridge_asked_flash_attention(PreTrainedModel)
     bridge_alone(torch.distributed)
@@ -375,6 +393,105 @@ class _Overridden:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
+
+
+def bridge_decoder_layer(layer_class: Any, rotary_class: Any) -> None:
+    """A decoder layer made its rotary tables, and returned a tuple.
+
+    Such a copy passes no tables: the layer would fail without them (DeepStack, ViSpeak).
+    """
+    run = layer_class.forward
+    if run.__module__ == __name__:
+        return
+
+    @wraps(run)
+    def run_as_called(self: Any, *arguments: Any, **named: Any) -> Any:
+        given = signature(run).bind_partial(self, *arguments, **named).arguments
+        config = getattr(self.self_attn, "config", None)
+        if given.get("position_embeddings") is not None or config is None:
+            return run(self, *arguments, **named)
+        _note(f"{layer_class.__name__} without rotary tables")
+        state, places = given["hidden_states"], given.get("position_ids")
+        if places is None:
+            places = torch.arange(state.shape[1], device=state.device)[None]
+        if "_normprobe_tables" not in vars(self):  # no module of the model
+            vars(self)["_normprobe_tables"] = rotary_class(config).to(state.device)
+        named["position_embeddings"] = vars(self)["_normprobe_tables"](state, places)
+        cache = named.pop("past_key_value", named.get("past_key_values"))
+        if cache is not None:
+            named["past_key_values"] = cache
+        left = run(self, *arguments, **named)
+        return left if isinstance(left, tuple) else (left, cache, cache)
+
+    run_as_called.__module__ = __name__
+    layer_class.forward = run_as_called
+
+
+def bridge_tower_layer(layer_class: Any) -> None:
+    """A layer of a tower took a mask more, and returned a tuple: code that passes it gets one."""
+    run = layer_class.forward
+    if "causal_attention_mask" in signature(run).parameters or run.__module__ == __name__:
+        return
+
+    @wraps(run)
+    def run_as_called(
+        self: Any, hidden_states: Any, attention_mask: Any = None, *more: Any, **named: Any
+    ) -> Any:
+        if not more and "causal_attention_mask" not in named:
+            return run(self, hidden_states, attention_mask, **named)
+        _note(f"{layer_class.__name__} with a causal mask")
+        causal = more[0] if more else named.pop("causal_attention_mask")
+        masks = [each for each in (attention_mask, causal) if each is not None]
+        return (run(self, hidden_states, sum(masks[1:], *masks[:1]) if masks else None, **named),)
+
+    run_as_called.__module__ = __name__
+    layer_class.forward = run_as_called
+
+
+def bridge_place_keyword(model_class: Any) -> None:
+    """Transformers 4 tells a decoder where its rows are; copies of older code take it not."""
+    forward = vars(model_class).get("forward")
+    natives = [
+        each for each in model_class.__mro__[1:] if each.__module__.startswith("transformers.")
+    ]
+    told = any(
+        "cache_position" in signature(each.forward).parameters
+        for each in natives
+        if "forward" in vars(each)
+    )
+    if forward is None or not told or _takes_keywords(forward):
+        return
+    if "cache_position" in signature(forward).parameters:
+        return
+
+    @wraps(forward)
+    def run_without(self: Any, *arguments: Any, **named: Any) -> Any:
+        if named.pop("cache_position", None) is not None:
+            _note("cache_position")
+        return forward(self, *arguments, **named)
+
+    model_class.forward = run_without
+
+
+def bridge_causal_mask(base: Any) -> None:
+    """Decoders made the mask of their layers by a method, which copies of their forward call."""
+
+    def make(
+        self: Any, mask: Any, state: Any, _place: Any = None, cache: Any = None, *_: Any, **__: Any
+    ) -> Any:
+        _note("_update_causal_mask")
+        masks = importlib.import_module("transformers.modeling_attn_mask_utils")
+        before = 0 if cache is None else cache.get_seq_length()
+        if mask is not None and mask.dim() > 2:
+            return mask
+        shape = tuple(state.shape[:2])
+        return masks._prepare_4d_causal_attention_mask(mask, shape, state, before)
+
+    if not hasattr(base, "_update_causal_mask"):
+        base._update_causal_mask = make
+    for name in ("_use_flash_attention_2", "_use_sdpa"):  # how it was to be made, before
+        if not hasattr(base, name):
+            setattr(base, name, False)
 
 
 def bridge_capturing() -> None:
@@ -905,6 +1022,7 @@ def _bridge_class(foreign: type) -> None:
         try:
             if issubclass(foreign, PreTrainedModel):
                 bridge_flash_keyword(foreign)
+                bridge_place_keyword(foreign)
             if issubclass(foreign, PreTrainedModel) and not is_line_5():
                 bridge_class_attributes(foreign)
                 bridge_kept_modules(foreign)

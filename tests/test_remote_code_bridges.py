@@ -3,6 +3,8 @@
 import importlib
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from inspect import signature
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -26,11 +28,16 @@ from transformers import (
     LlamaConfig,
     LlamaModel,
     LlavaConfig,
+    MistralConfig,
+    MistralModel,
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
+    Qwen2Config,
+    Qwen2Model,
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.clip.modeling_clip import CLIPEncoderLayer
 from transformers.utils import import_utils
 
 from normprobe import remote_code_bridges
@@ -782,3 +789,87 @@ def test_older_code_asks_for_the_first_flash_attention() -> None:
             assert not importlib.import_module(module_name).is_flash_attn_available()
             return
     pytest.fail("no such bridge")
+
+
+def _older_loop(model: Any, ids: torch.Tensor, mask: torch.Tensor, use_cache: bool) -> torch.Tensor:
+    """As transformers 4.37 ran its decoder layers, which copies of it do still."""
+    states = model.embed_tokens(ids)
+    cache = DynamicCache() if use_cache else None
+    places = torch.arange(ids.shape[1])[None]
+    masks = model._update_causal_mask(mask, states, places[0], cache, False)
+    for layer in model.layers:
+        left = layer(
+            states,
+            attention_mask=masks,
+            position_ids=places,
+            past_key_value=cache,
+            output_attentions=False,
+            use_cache=use_cache,
+        )
+        states = left[0]
+        if use_cache:
+            assert left[1] is cache
+    return model.norm(states)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize(
+    ("config_class", "model_class"),
+    [(LlamaConfig, LlamaModel), (MistralConfig, MistralModel), (Qwen2Config, Qwen2Model)],
+)
+def test_decoder_layers_run_as_older_code_calls_them(
+    config_class: Any, model_class: Any, use_cache: bool
+) -> None:
+    """Copies of a decoder's forward pass no tables, and take a tuple (DeepStack, ViSpeak)."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 20}
+    model = model_class(config_class(**sizes, attn_implementation="eager")).eval()
+    ids, mask = torch.arange(12).view(2, 6), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask).last_hidden_state
+        bridges: list[str] = []
+        with remote_code_bridges.foreign_code(True, bridges):
+            found = _older_loop(model, ids, mask, use_cache)
+        again = model(ids, attention_mask=mask).last_hidden_state
+    assert torch.equal(again, expected)
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-6)
+    assert f"{model_class.__name__[:-5]}DecoderLayer without rotary tables" in bridges
+    assert not [name for name, _ in model.named_modules() if "normprobe" in name]
+
+
+def test_layers_of_a_tower_run_as_older_code_calls_them() -> None:
+    torch.manual_seed(0)
+    config = CLIPVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    config._attn_implementation = "eager"
+    with remote_code_bridges.foreign_code(True, []):
+        layer = CLIPEncoderLayer(config).eval()
+        state = torch.randn(2, 5, 16)
+        with torch.no_grad():
+            by_place = layer(state, None, None)
+            by_name = layer(state, attention_mask=None, causal_attention_mask=None)
+            today = layer(state, None) if is_line_5() else layer(state, None, None)[0]
+    assert isinstance(by_place, tuple) and isinstance(by_name, tuple)
+    assert torch.equal(by_place[0], today) and torch.equal(by_name[0], today)
+
+
+def test_a_forward_of_older_code_is_not_told_where_its_rows_are() -> None:
+    class Copied(LlamaModel):
+        def forward(self, input_ids: Any = None, use_cache: Any = None) -> Any:
+            return self.embed_tokens(input_ids)
+
+    config = LlamaConfig(vocab_size=9, hidden_size=32, num_attention_heads=4, num_hidden_layers=1)
+    remote_code_bridges.bridge_place_keyword(Copied)
+    assert list(signature(Copied.forward).parameters) == ["self", "input_ids", "use_cache"]
+    model = Copied(config)
+    with nullcontext() if not is_line_5() else pytest.raises(TypeError):  # 5 tells nobody
+        model(input_ids=torch.arange(3)[None], cache_position=torch.arange(3))
+
+
+@pytest.mark.parametrize("name", ["LLAMA_INPUTS_DOCSTRING", "QWEN2_START_DOCSTRING"])
+def test_a_docstring_that_a_copy_of_a_model_imports_is_there(name: str) -> None:
+    with remote_code_bridges.foreign_code(True, []):
+        module = importlib.import_module(remote_code_bridges._modeling(name.split("_")[0]))
+    assert isinstance(getattr(module, name), str)

@@ -122,13 +122,15 @@ class VisionStages:
                 children = encoder.module.named_children()
                 inside = [child for name, child in children if PROJECTS_SOUND.search(name)]
                 reader = inside[0] if projector and projector.module in inside else None
+            own = not is_native(encoder.module)
             if reader is None:
                 # Sound may come as whole numbers (Inkling).
                 watch = partial(on_call, codes=True) if self._group == AUDIO else on_call
-                handles.append(watch(encoder.module, self._returned, self._handed_over))
+                states = self._handed_over if own else _states_of
+                handles.append(watch(encoder.module, self._returned, states))
             else:
                 handles.append(on_call(reader, self._read))
-            may_pad = self._group == VISUAL and not is_native(encoder.module)
+            may_pad = self._group == VISUAL and own
             looks = self._class_rows or may_pad or (reader is not None and self._group == VISUAL)
             block = _first_block(encoder.module) if looks else None
             cuts = (m for m in encoder.module.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
@@ -346,7 +348,8 @@ class VisionStages:
             tiles = rows_of_blocks // max(self._rows_of_a_tile, 1)
             joined = tiles > rows // state.shape[-2] and state.shape[-2] % self._rows_of_a_tile > 0
             # Merged by the tower itself, as four patches to a row (ViSpeak).
-            merged = 0 < state.shape[-2] < patches and patches % state.shape[-2] == 0
+            of_tile = rows // max(tiles, 1)
+            merged = 0 < of_tile == state.shape[-2] < patches and patches % of_tile == 0
             if (
                 of_layers
                 or joined

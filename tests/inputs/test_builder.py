@@ -239,9 +239,14 @@ def test_token_ids_of_each_kind_of_processor(processor):
     assert (bare.tokenizer, bare.special_token_ids, bare.vocabulary_ids) == (None, [], [])
 
 
-def test_a_file_that_fails_is_to_be_mended(specimen_processor, samples):
+class OfItsOwn(Exception):
+    """As any package has them."""
+
+
+@pytest.mark.parametrize("kind", [ValueError, NameError, OfItsOwn])
+def test_a_file_that_fails_is_to_be_mended(specimen_processor, samples, kind):
     def build(*_):
-        raise ValueError("no room")
+        raise kind("no room")
 
     file = InputsFile(build=build, record={"path": "mine.py"})
     with pytest.raises(RefusedSample, match=r"build\(\) of mine.py fails on .*no room") as refusal:

@@ -28,7 +28,7 @@ _ID = re.compile(
     re.I,
 )
 _ROWS = re.compile(
-    r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*|(num|n)_quer(y|ies))$"
+    r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*|(num|n)_quer(y|ies)|proj_out_num)$"
 )
 _SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
 #: Fields that name a vision encoder, and a side in such a name: openai/clip-vit-large-patch14-336.

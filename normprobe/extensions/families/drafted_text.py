@@ -134,8 +134,10 @@ _TILES = """
         if hasattr(look.size, "get"):
             look.size = dict(look.size)  # older code asks whether it is one
 {asked}        looks = process_images({arguments})
-        made["pixel_values"] = looks[0] if isinstance(looks, tuple) else looks
-        made["image_sizes"] = [picture.size for picture in pictures]"""
+        made["image_sizes"] = [picture.size for picture in pictures]
+        if isinstance(looks, tuple):
+            looks, made["image_sizes"] = looks[:2]
+        made["pixel_values"] = looks"""
 #: So that it pads as the file says.
 _ASKED = """        asked = copy(model.config)
         asked.image_aspect_ratio = "pad" if PADDED else None

@@ -37,6 +37,7 @@ _BEGUN = {"TAKES", "build", "parts", *_CONSTANTS}
 _EDITED = _CONSTANTS - {"TURN", "IMAGE"}
 #: What stands in a file whose ``setup`` imports a class that was found.
 _FOUND = re.compile(rf"^    import .*# {GUESS}: ", re.MULTILINE)
+_SETUP = re.compile(r"^def setup\(\):\n", re.MULTILINE)
 #: Of a class that computes in methods of its own.
 _FORWARD = """
 def forward(model, input_ids, attention_mask=None, pixel_values=None):
@@ -64,13 +65,35 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     if path.exists():
         raise NormprobeError(f"{path} exists", "write to another file, or remove it")
     told, text = _begun(model, path, loading)
-    if loading.trust_remote_code and (_FOUND.search(text) or _FORWARD in text):
+    first = text
+    again = loading.trust_remote_code and bool(_FOUND.search(text) or _FORWARD in text)
+    while again:
         try:
-            told, text = _begun(model, path, replace(loading, inputs=path), first=text)
+            told, text = _begun(model, path, replace(loading, inputs=path), first=first)
         except NormprobeError as failure:  # what it imports may need another transformers
             told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
+        lacking = re.search(r"No module named '(\w+)", told)
+        standing = _standing_in(text, lacking[1]) if lacking else text
+        again = standing != text
+        text = _written(path, standing) if again else text
     guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if GUESS in line]
     return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+
+
+def _standing_in(text: str, package: str) -> str:
+    """The text with a stand-in for a package that is not installed, in its ``setup``.
+
+    None for that which holds the model's code: its folder is not where it is looked for.
+    """
+    imports = _FOUND.search(text)
+    if imports and package in re.findall(r"\w+", imports[0].partition("#")[0]):
+        return text
+    stands = f"    stand_in({package!r})  # {GUESS}: nothing of it runs\n"
+    if not _SETUP.search(text) or stands in text:
+        return text
+    imported = "    from normprobe.inputs.inputs_file import stand_in\n\n"
+    text = text if imported in text else _SETUP.sub(lambda m: m[0] + imported, text, count=1)
+    return text.replace(imported, imported + stands, 1)
 
 
 def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[str, str]:
@@ -148,7 +171,8 @@ def _tried(model: str, path: Path, loading: Loading, left_out: Sequence[str]) ->
         if lacks := re.search(r"where ([\w ]+) (is|are) None", failure.problem):
             left_out = [each for each in left_out if each in lacks[1].split(" and ")]
         may = f"forward may ask for {', '.join(left_out)}, which TAKES leaves out"
-        ways = [may] * bool(left_out and "inputs" in failure.problem) + [failure.remedy]
+        asks = "inputs" in failure.problem or "ends without a call" in failure.problem
+        ways = [may] * bool(left_out and asks) + [failure.remedy]
         if PREPARED in failure.remedy:  # that comes first
             ways.reverse()
         return f"not measured with it yet: {failure.problem}\n{'; else '.join(ways)}"

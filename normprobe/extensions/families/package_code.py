@@ -53,11 +53,14 @@ _OTHER_FOLDERS = re.compile(r"\.|__pycache__$|build$|dist$|node_modules$|site-pa
 #: What a file imports from, by its last name.
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(?:[\w.]*\.)?(\w+)", re.MULTILINE)
 
-#: How scripts name a conversation of the package, by how files end: as one passes it, as a default.
-_MODES = {
-    ".sh": re.compile(r"--conv[-_]mode[ =]+[\"']?(\w+)"),
-    ".py": re.compile(r"[\"']--conv[-_]mode[\"'][^)]*\bdefault=[\"'](\w+)"),
-}
+#: How scripts and pages name a conversation of the package, by how files end: as one that answers
+#: is called, a default of one, and what a model is trained with.
+_CALLED = r"(?:--conv[-_]mode|\bconv_template)[ =]+(?:\$\{\w+:-)?[\"']?(\w+)"
+_MODES = (
+    (("sh", "md"), re.compile(_CALLED)),
+    (("py",), re.compile(r"[\"']--conv[-_]mode[\"'][^)]*\bdefault=[\"'](\w+)")),
+    (("sh", "md"), re.compile(r"--version[ =]+[\"']?(\w+)")),
+)
 
 #: What makes a class one that an auto class offers; a file beside that of the class may do so.
 _REGISTERS = re.compile(r"\bAutoModel\w*\.register\(")
@@ -206,9 +209,9 @@ def loads_later(model: nn.Module) -> bool:
 def turn_of(model: nn.Module) -> tuple[str, str]:
     """How the authors' code writes a turn, and what says so, in words.
 
-    It is the conversation that scripts around the package ask for by ``--conv-mode``, or else its
-    default. The text has ``{images}`` and ``{prompt}`` in it; empty where no package has such a
-    module.
+    It is the conversation that most scripts around the package ask for, as by ``--conv-mode``, or
+    else its default. The text has ``{images}`` and ``{prompt}`` in it; empty where no package has
+    such a module.
     """
     names = [*_modules_named("conversation", model), *_modules_named("conversation_lib", model)]
     for name in names:
@@ -216,7 +219,7 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
             module = import_module(name)
             mode = _asked_mode(module)
             talk = (module.conv_templates[mode] if mode else module.default_conversation).copy()
-            told = f"--conv-mode {mode} of its scripts, in" if mode else "default_conversation of"
+            told = f"{mode!r}, as its scripts ask for it, of" if mode else "default_conversation of"
             talk.messages = []
             talk.append_message(talk.roles[0], "{images}{prompt}")
             talk.append_message(talk.roles[1], None)
@@ -229,21 +232,23 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
 def _asked_mode(module: Any) -> str:
     """The conversation of ``conv_templates`` that most scripts of a repository ask for; "" if none.
 
-    Those of a shell come first: they say how a released model is evaluated, and defaults of
-    arguments are often older.
+    How a released model is called comes first: defaults of arguments are often older.
     """
     modes = getattr(module, "conv_templates", {})
     depth = module.__name__.count(".")
     root = Path(module.__file__).resolve().parents[depth]
     if root.name == "site-packages":
         root = Path(module.__file__).resolve().parents[depth - 1]
-    asked = {suffix: Counter[str]() for suffix in _MODES}
+    asked = [Counter[str]() for _ in _MODES]
     for folder, folders, files in islice(os.walk(root), _LOOKED_THROUGH):
         folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))
         for file in files:
-            if pattern := _MODES.get(Path(file).suffix):
-                asked[Path(file).suffix].update(set(pattern.findall(_read(Path(folder, file)))))
-    often = (mode for counts in asked.values() for mode, _ in counts.most_common())
+            ending = Path(file).suffix[1:].lower()
+            if any(ending in endings for endings, _ in _MODES):
+                text = _read(Path(folder, file))
+                for counts, (endings, pattern) in zip(asked, _MODES, strict=True):
+                    counts.update(set(pattern.findall(text)) if ending in endings else ())
+    often = (mode for counts in asked for mode, _ in counts.most_common())
     return next((mode for mode in often if mode in modes), "")
 
 

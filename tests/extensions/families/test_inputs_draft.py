@@ -544,22 +544,68 @@ def test_a_package_on_the_path_is_found_and_asked(
     check_norms(body, rows, load_run("out").table, "Be brief. Q: {} A:")
 
 
+def a_package(folder: Path, changed: Callable[[str], str]) -> None:
+    """A checkpoint of a package on the path, with other text of its model."""
+    a_checkpoint(folder)
+    code = Path(folder, "code", "later")
+    code.mkdir(parents=True)
+    for name, text in LATER.items():
+        text = text.replace("LATER", "LaterForCausalLM")
+        (code / f"{name}.py").write_text(changed(text) if name == "modeling" else text)
+    config = json.loads((folder / "config.json").read_text())
+    named = {"model_type": "later", "architectures": ["LaterForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config | named))
+
+
+def test_a_package_whose_code_fails_to_answer_gets_the_constants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun once more with its code, the file that was tried first is no edit (Quicksviewer)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    chat = "    def chat(self, image, question):\n        raise KeyError('of nobody')\n\n"
+    a_package(tmp_path, lambda text: text.replace("    def forward(", f"{chat}    def forward(", 1))
+    assert "def chat(" in Path("code/later/modeling.py").read_text()
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert "one sample is measured with it: 16 visual" in begun.stdout, begun.output
+    text = Path("begun.py").read_text()
+    assert "build_by_hand(" in text
+    assert "inputs_as_asked" not in text and "def ask(" not in text
+
+
+def test_a_package_that_is_not_there_is_stood_in_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What code imports and no forward runs, as flash_attn: no line to write."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    needs = "import lacking_one.inner\nfrom lacking_two import a_kernel\n"
+    a_package(tmp_path, lambda text: needs + text)
+    begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
+    assert "one sample is measured with it: 16 visual" in begun.stdout, begun.output
+    text = Path("begun.py").read_text()
+    for package in ("lacking_one", "lacking_two"):
+        assert text.count(f"    stand_in({package!r})  # a guess: nothing of it runs\n") == 1
+    assert text.count("import stand_in") == 1
+    # Not for its own folder, which is elsewhere.
+    assert inputs_draft._standing_in(text, "later") == text
+
+
 def test_an_import_that_fails_leaves_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     a_checkpoint(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    lacking = "import a_package_that_nobody_has\n\n\nclass LackingForCausalLM:\n    pass\n"
+    lacking = "from json import nothing\n\n\nclass LackingForCausalLM:\n    pass\n"
     Path("lacking.py").write_text(lacking)
     config = json.loads(Path("config.json").read_text())
     named = {"model_type": "lacking", "architectures": ["LackingForCausalLM"]}
     Path("config.json").write_text(json.dumps(config | named))
     begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
     assert begun.exit_code == 0, begun.output
-    assert (
-        "not measured with it yet: setup() of begun.py fails: ModuleNotFoundError" in begun.stdout
-    )
+    assert "not measured with it yet: setup() of begun.py fails: ImportError" in begun.stdout
     text = Path("begun.py").read_text()
     assert "    import lacking as code  # a guess: LackingForCausalLM is there\n" in text
     # Its file registers nothing (HaploVL).
@@ -911,8 +957,8 @@ AutoModelForCausalLM.register(TilingConfig, Tiling, exist_ok=True)
 def process_images(pictures, processor, settings):
     assert settings.model_type == "tiling"
     assert isinstance(processor.size, dict)  # else it takes the least of all of its numbers
-    picture_sizes = settings.image_aspect_ratio  # UGround's returns them, too
-    assert picture_sizes != "none"
+    picture_sizes = [picture.size for picture in pictures]  # UGround's returns them, too
+    assert settings.image_aspect_ratio != "none"
     return processor(pictures, return_tensors="pt")["pixel_values"][:, None]
 """,
 }

@@ -157,12 +157,29 @@ def test_the_turn_is_the_one_that_most_scripts_ask_for(
     ask = 'parser.add_argument("--conv-mode", type=str, default="{}")'
     write(tmp_path / "evaluating/eval/vqa.py", ask.format("v1"))
     write(tmp_path / "evaluating/eval/more.py", ask.format("of_no_module") * 2)
-    told = "--conv-mode v1 of its scripts, in evaluating.conversation"
+    told = "'v1', as its scripts ask for it, of evaluating.conversation"
     assert turn_of(model) == ("v1: {images}{prompt} A: ", told)
     write(tmp_path / "scripts/older.sh", "python -m eval.vqa --conv-mode older\n" * 5)
     for name in ("a", "b"):  # of files, and not of lines
         write(tmp_path / f"scripts/{name}.sh", "python -m eval.vqa \\\n  --conv-mode=v2")
     assert turn_of(model)[0] == "v2: {images}{prompt} A: "
+    for name in ("c", "d", "e"):  # as an evaluation of others is told it
+        asks = 'MODE=${2:-"x"}; python -m lmms_eval --model_args conv_template=${2:-"v1"}'
+        write(tmp_path / f"docs/{name}.md", asks)
+    assert turn_of(model)[0] == "v1: {images}{prompt} A: "
+
+
+def test_the_turn_is_that_of_training_where_no_script_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    model = nn.Linear(2, 2)
+    monkeypatch.setattr(nn.Linear, "__module__", "training_alone.model")
+    modes = "class v3(Talk):\n    roles = ('v3', 'A')\n    def copy(self): return v3()\n"
+    modes += "conv_templates = {'v3': v3()}\n"
+    write(tmp_path / "training_alone/conversation.py", TALK + modes)
+    write(tmp_path / "scripts/train.sh", "train.py --version plain; train.py \\\n --version v3")
+    assert turn_of(model)[0] == "v3: {images}{prompt} A: "
 
 
 @pytest.mark.parametrize(
