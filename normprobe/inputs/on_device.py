@@ -69,8 +69,9 @@ def unchanged_numbers(inputs: Mapping[str, Any]) -> list[str]:
 def with_other_pixels(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, Any]:
     """The same inputs with noise added to every pixel of a group; the same noise each time.
 
-    Whole numbers stay, but in pictures of nothing else: an all-zero tile means no tile, as one of
-    -1 does for Molmo, and flattened patches start with their row and column.
+    Whole numbers stay, but in pictures of nothing else: an all-zero tile means no tile, as rows of
+    -1 do for Molmo, and flattened patches start with their row and column. A tile of one other
+    number is one of pixels, such as black ones that pad a picture.
     """
     names = _names_of(group, inputs)
     return {name: _changed(name, value, names, _with_noise) for name, value in inputs.items()}
@@ -116,6 +117,9 @@ def _changed(
     kept = value == value.round()
     if kept.all() and len(value.unique()) > _FEW:  # a picture in whole numbers, from 0 to 255
         kept = value == 0
+    if value.dim() > 2 and value.shape[-3] == _COLOURS:
+        first = value[..., :1, :1, :1]
+        kept &= (first == 0) | (value != first).flatten(-3).any(dim=-1)[..., None, None, None]
     if kept.all() and names is _NAMES[AUDIO] and value.is_floating_point():
         # Silence is a sound (EgoGPT).
         kept = torch.zeros_like(kept)

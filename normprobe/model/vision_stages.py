@@ -322,8 +322,10 @@ class VisionStages:
 
     def _note_scales(self, states: Sequence[Any]) -> None:
         """States of several widths that are one picture's."""
-        found = (each for each in states if isinstance(each, Tensor) and each.is_floating_point())
-        widths = [self._as_rows(each).shape[-1] for each in found if each.dim() > 2]
+        found = [each for each in states if isinstance(each, Tensor) and each.is_floating_point()]
+        maps = any(self._as_rows(each) is not each for each in found)  # then all of them (PIIP)
+        axis = -3 if maps else -1
+        widths = [each.shape[axis] for each in found if each.dim() > 2 + maps]
         if len(set(widths)) > 1:
             self._scales = widths
 

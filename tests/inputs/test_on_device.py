@@ -156,3 +156,16 @@ def test_silence_is_a_sound_and_an_empty_tile_no_picture(group: str, moves: bool
     name = {"audio": "speech", "visual": "pixel_values"}[group]
     inputs = {name: torch.zeros(1, 30, 8)}
     assert bool((with_other_pixels(inputs, group)[name] != 0).any()) == moves
+
+
+def test_a_tile_of_one_number_is_a_picture_s_and_one_of_zeros_none() -> None:
+    """Black tiles pad a picture (Quicksviewer): with a mean of 0.5 they are -1 in each number."""
+    pixels = torch.randn(2, 4, 3, 8, 8)
+    pixels[:, 1], pixels[:, 2], pixels[:, 3, :, :4] = -1.0, 0.0, 1.0
+    changed = with_other_pixels({"images": pixels})["images"]
+    moved = (changed != pixels).flatten(2).float().mean(-1)
+    assert moved[:, 0].min() > 0.99 and moved[:, 1].min() == 1
+    assert moved[:, 2].max() == 0
+    assert torch.equal(moved[:, 3], torch.full((2,), 0.5))  # of a part, as before
+    rows = torch.full((2, 4, 3 * 64), -1.0)  # Molmo's, of no tile
+    assert torch.equal(with_other_pixels({"images": rows})["images"], rows)
