@@ -295,11 +295,13 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
             patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
         ):
-            yield
-            for module_name in sys.modules.keys() - before:
-                for foreign in _classes_in(module_name):
-                    bridge_default_rope(sys.modules[module_name])
-                    _bridge_class(foreign)
+            try:
+                yield
+            finally:  # an import that fails leaves modules, which another does not run again
+                for module_name in sys.modules.keys() - before:
+                    for foreign in _classes_in(module_name):
+                        bridge_default_rope(sys.modules[module_name])
+                        _bridge_class(foreign)
     finally:
         _noting.pop()
         transformers_logging.set_verbosity(level)  # an import may ask for all there is (Elysium)

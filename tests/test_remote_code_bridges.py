@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from inspect import signature
@@ -873,3 +874,19 @@ def test_a_docstring_that_a_copy_of_a_model_imports_is_there(name: str) -> None:
     with remote_code_bridges.foreign_code(True, []):
         module = importlib.import_module(remote_code_bridges._modeling(name.split("_")[0]))
     assert isinstance(getattr(module, name), str)
+
+
+def test_classes_of_an_import_that_failed_are_bridged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another import, with what lacked, finds its modules as they are (VisCoT)."""
+    monkeypatch.syspath_prepend(tmp_path)
+    inner = (
+        "from transformers import PretrainedConfig\n\n\nclass Inner(PretrainedConfig):\n    pass\n"
+    )
+    (tmp_path / "half_imported_inner.py").write_text(inner)
+    (tmp_path / "half_imported.py").write_text("import half_imported_inner\nimport of_nobody\n")
+    with pytest.raises(ImportError), remote_code_bridges.foreign_code(True, []):
+        importlib.import_module("half_imported")
+    kept = sys.modules.pop("half_imported_inner").Inner
+    assert remote_code_bridges._BRIDGED in vars(kept)
