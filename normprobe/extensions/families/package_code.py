@@ -59,7 +59,7 @@ _CALLED = r"(?:--conv[-_]mode|\bconv_template)[ =]+(?:\$\{\w+:-)?[\"']?(\w+)"
 _MODES = (
     (("sh", "md"), re.compile(_CALLED)),
     (("py",), re.compile(r"[\"']--conv[-_]mode[\"'][^)]*\bdefault=[\"'](\w+)")),
-    (("sh", "md"), re.compile(r"--version[ =]+[\"']?(\w+)")),
+    (("sh", "md"), re.compile(r"--version[ =]+[\"']?(?!plain\b)(\w+)")),  # of captions, before it
 )
 
 #: What makes a class one that an auto class offers; a file beside that of the class may do so.
@@ -239,6 +239,8 @@ def _asked_mode(module: Any) -> str:
     root = Path(module.__file__).resolve().parents[depth]
     if root.name == "site-packages":
         root = Path(module.__file__).resolve().parents[depth - 1]
+    elif any((root.parent / each).exists() for each in (".git", "README.md")):
+        root = root.parent  # a repository of several packages (TokenFlow)
     asked = [Counter[str]() for _ in _MODES]
     for folder, folders, files in islice(os.walk(root), _LOOKED_THROUGH):
         folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))

@@ -178,8 +178,25 @@ def test_the_turn_is_that_of_training_where_no_script_asks(
     modes = "class v3(Talk):\n    roles = ('v3', 'A')\n    def copy(self): return v3()\n"
     modes += "conv_templates = {'v3': v3()}\n"
     write(tmp_path / "training_alone/conversation.py", TALK + modes)
-    write(tmp_path / "scripts/train.sh", "train.py --version plain; train.py \\\n --version v3")
+    asked = "train.py --version plain" * 2 + "; train.py \\\n --version v3"
+    write(tmp_path / "scripts/train.sh", asked)
     assert turn_of(model)[0] == "v3: {images}{prompt} A: "
+
+
+def test_scripts_of_a_repository_around_several_packages_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path / "half")
+    model = nn.Linear(2, 2)
+    monkeypatch.setattr(nn.Linear, "__module__", "of_a_half.model")
+    modes = "class v4(Talk):\n    roles = ('v4', 'A')\n    def copy(self): return v4()\n"
+    write(
+        tmp_path / "half/of_a_half/conversation.py", TALK + modes + "conv_templates = {'v4': v4()}"
+    )
+    write(tmp_path / "PAGE.md", 'lmms_eval --model_args conv_template="v4"')
+    assert turn_of(model)[0] == "Q: {images}{prompt} A: "
+    write(tmp_path / "README.md", "Of two halves.")
+    assert turn_of(model)[0] == "v4: {images}{prompt} A: "
 
 
 @pytest.mark.parametrize(
