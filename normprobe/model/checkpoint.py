@@ -408,6 +408,7 @@ def _import_code(
                 f"{found.__name__} has no forward: it computes in methods of its own",
                 "write forward(model, **inputs), which calls them, in --inputs FILE.py, or pass it "
                 "as Probe(model, forward=...)",
+                found,
             )
 
 

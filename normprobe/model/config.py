@@ -75,7 +75,15 @@ def fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class NoForward(NormprobeError):
-    """A class computes in methods of its own: only a forward of its user's makes its layers run."""
+    """A class computes in methods of its own: only a forward of its user's makes its layers run.
+
+    Attributes:
+        model_class: that class.
+    """
+
+    def __init__(self, problem: str, remedy: str, model_class: type) -> None:
+        super().__init__(problem, remedy)
+        self.model_class = model_class
 
 
 class UnknownCode(NormprobeError):

@@ -5,9 +5,12 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from inspect import signature
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line, visible
@@ -40,10 +43,15 @@ _FOUND = re.compile(rf"^    import .*# {GUESS}: ", re.MULTILINE)
 _SETUP = re.compile(r"^def setup\(\):\n", re.MULTILINE)
 #: Of a class that computes in methods of its own.
 _FORWARD = """
-def forward(model, input_ids, attention_mask=None, pixel_values=None):
-    raise NotImplementedError  # a guess; what runs its layers, as its generate() does
+def forward(model, {takes}):
+    {runs}  # a guess; what runs its layers
 
 """
+_RUNS = "# a guess; what runs its layers"
+#: What generate takes that is no input.
+_OF_ANSWERS = re.compile(
+    r"^(max|min|num|top|do|use|return|output|no|length|repetition)_|temperature|config|stopping"
+)
 #: What is told where a file works, and where it shows no picture.
 _MEASURED, _UNSEEN = "one sample is measured with it", "has no visual tokens"
 _NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
@@ -66,7 +74,7 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
         raise NormprobeError(f"{path} exists", "write to another file, or remove it")
     told, text = _begun(model, path, loading)
     first = text
-    again = loading.trust_remote_code and bool(_FOUND.search(text) or _FORWARD in text)
+    again = loading.trust_remote_code and bool(_FOUND.search(text) or _RUNS in text)
     while again:
         try:
             told, text = _begun(model, path, replace(loading, inputs=path), first=first)
@@ -78,6 +86,22 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
         text = _written(path, standing) if again else text
     guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if GUESS in line]
     return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+
+
+def _forward_of(model_class: type) -> str:
+    """A ``forward`` for a class without one: its ``generate``, as far as one token."""
+    makes = getattr(model_class, "generate", nn.Module.forward)
+    own = not makes.__module__.startswith(("torch.", "transformers."))
+    of_it = list(signature(makes).parameters.values())[1:] if own else []
+    named = [p for p in of_it if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes = [p.name for p in named if not _OF_ANSWERS.search(p.name)]
+    if not takes:
+        takes = ["input_ids", "attention_mask=None", "pixel_values=None"]
+        return _FORWARD.format(takes=", ".join(takes), runs="raise NotImplementedError")
+    ends = any(p.kind is p.VAR_KEYWORD or p.name == "max_new_tokens" for p in of_it)
+    given = ", ".join([*(f"{each}={each}" for each in takes), *["max_new_tokens=1"] * ends])
+    needed = [p.name + "=None" * (p.default is not p.empty) for p in named if p.name in takes]
+    return _FORWARD.format(takes=", ".join(needed), runs=f"model.generate({given})")
 
 
 def _standing_in(text: str, package: str) -> str:
@@ -106,7 +130,7 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     try:
         source = Probe(model, **vars(loading)).source
     except (UnknownCode, NoForward) as failure:
-        stub = _FORWARD if isinstance(failure, NoForward) else ""
+        stub = _forward_of(failure.model_class) if isinstance(failure, NoForward) else ""
         again = f"normprobe inputs {model} --inputs {path} --write OTHER.py"
         told = (
             f"not measured with it yet: {failure.problem}\n{failure.remedy}\n"

@@ -1204,6 +1204,35 @@ def test_a_processor_that_no_file_names_is_found_in_the_package(
     pd.testing.assert_frame_equal(*tables)
 
 
+def test_a_class_without_a_forward_is_run_by_its_generate(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InfiMM and xGen-MM compute in methods of their own: no line to write."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "of_no_forward"
+    shutil.copytree(repository("unseen"), folder)
+    code = folder / "modeling_unseen.py"
+    own = "def generate(self, input_ids, pictures=None, attention_mask=None, max_new_tokens=9"
+    text = code.read_text().replace(
+        "def forward(self, input_ids, pixel_values=None, attention_mask=None",
+        f"{own}):\n        assert max_new_tokens == 1\n        pixel_values = pictures\n"
+        "        return self.answer(input_ids, pixel_values, attention_mask)\n\n"
+        "    def answer(self, input_ids, pixel_values=None, attention_mask=None",
+    )
+    assert own in text
+    code.write_text(text)
+    begun = invoke("inputs", folder, "--trust-remote-code", "--write", "begun.py")
+    assert "one sample is measured with it: 4 visual" in begun.stdout, begun.output
+    text = Path("begun.py").read_text()
+    assert "def forward(model, input_ids, pictures=None, attention_mask=None):\n" in text
+    assert '    "pictures": "pixel_values",\n' in text
+    tables = []
+    for model, inputs in ((folder, "begun.py"), (repository("unseen"), None)):
+        probe = Probe(model, inputs=inputs, trust_remote_code=True, device="cpu")
+        tables.append(probe.layers("sample", limit=2, intervals=False, workers=0).table)
+    pd.testing.assert_frame_equal(*tables)
+
+
 def check_norms(
     body: Inserting, rows: list, table: object, turn: str = "USER: {} ASSISTANT:"
 ) -> None:
