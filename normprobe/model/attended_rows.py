@@ -68,11 +68,12 @@ def source_of_attended(
     others = [name for name in (*added, *exact) if not encoder.startswith(f"{name}.")]
     name = others[-1] if others and not by_name else part.name
     doubts = []
-    if name not in added or name != part.name:
+    none_known = parts.projector is None and name in exact  # then it is found, and nothing is wrong
+    if not none_known and (name not in added or name != part.name):
         doubts = [f"text attends to other rows than {part.name} hands over"]
-    if name != part.name:
+    if doubts and name != part.name:
         doubts[0] += f": to those of {name}"
-    elif name not in added and not by_name:
+    elif doubts and name not in added and not by_name:
         remedy = "let one module hand them over, and " + by_hand(model, projector="NAME")
         raise NormprobeError(doubts[0], remedy)
     if name in added:

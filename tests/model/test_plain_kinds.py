@@ -314,6 +314,15 @@ def test_rows_of_a_projector_inside_the_tower_are_those_that_text_attends_to() -
     assert run.record["parts"]["projector"] == "vision.merger"
 
 
+def test_a_projector_that_attention_alone_shows_is_no_doubt() -> None:
+    """InfiMM's perceiver: nothing else tells it, and its rows are those that text attends to."""
+    module, inputs = made(Interleaved), {"tokens": WORDS, "image": pictures(2)}
+    named = {name: part for name, part in {**BY_HAND, **ATTENDING}.items() if name != "projector"}
+    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
+    assert run.record["parts"]["projector"] == "connector"
+    assert not run.record.get("doubts")
+
+
 def test_rows_that_no_module_hands_over_to_text_are_refused() -> None:
     inputs = {"tokens": WORDS, "image": pictures(2)}
     problem = "text attends to other rows than (behind|connector) hands over"
