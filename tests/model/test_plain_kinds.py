@@ -1,6 +1,7 @@
 """Plain modules whose layers are unlike others: packed, with caches, that look at the picture."""
 
 import re
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -23,7 +24,8 @@ from support.plain_modules import EYE, SPECIAL, WIDTH, Block, Eye, Plain, Tokeni
 from support.reference import layers_table, observe_layers
 from torch import Tensor, nn
 
-from normprobe import NormprobeError, Probe, schema
+from normprobe import NormprobeError, Probe, find_parts, schema
+from normprobe.model.attended_rows import source_of_attended
 from normprobe.run import Run
 
 NAMED = {**BY_HAND, "projector": "connector"}
@@ -317,10 +319,10 @@ def test_rows_of_a_projector_inside_the_tower_are_those_that_text_attends_to() -
 def test_a_projector_that_attention_alone_shows_is_no_doubt() -> None:
     """InfiMM's perceiver: nothing else tells it, and its rows are those that text attends to."""
     module, inputs = made(Interleaved), {"tokens": WORDS, "image": pictures(2)}
-    named = {name: part for name, part in {**BY_HAND, **ATTENDING}.items() if name != "projector"}
-    run = Probe(module, named=named, special_token_ids=SPECIAL).layers(inputs)
-    assert run.record["parts"]["projector"] == "connector"
-    assert not run.record.get("doubts")
+    parts = find_parts(module, named={**NAMED, **ATTENDING, "vision_encoder": "vision"})
+    parts = replace(parts, projector=None, named=frozenset())
+    layers = [*parts.decoder_layers.module]
+    assert source_of_attended(module, parts, layers, inputs) == ("connector", "")
 
 
 def test_rows_that_no_module_hands_over_to_text_are_refused() -> None:

@@ -98,8 +98,10 @@ def _forward_of(model_class: type) -> str:
     if not takes:
         takes = ["input_ids", "attention_mask=None", "pixel_values=None"]
         return _FORWARD.format(takes=", ".join(takes), runs="raise NotImplementedError")
-    ends = any(p.kind is p.VAR_KEYWORD or p.name == "max_new_tokens" for p in of_it)
-    given = ", ".join([*(f"{each}={each}" for each in takes), *["max_new_tokens=1"] * ends])
+    lengths = [p.name for p in named if re.match("max_|min_", p.name) and p.default is p.empty]
+    if any(p.kind is p.VAR_KEYWORD or p.name == "max_new_tokens" for p in of_it):
+        lengths = lengths or ["max_new_tokens"]
+    given = ", ".join([*(f"{each}={each}" for each in takes), *(f"{n}=1" for n in lengths)])
     needed = [p.name + "=None" * (p.default is not p.empty) for p in named if p.name in takes]
     return _FORWARD.format(takes=", ".join(needed), runs=f"model.generate({given})")
 
