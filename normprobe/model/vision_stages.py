@@ -109,6 +109,7 @@ class VisionStages:
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
+        self._of_encoder = False  # whether the encoder returned them so
         self._scales: list[int] = []  # of states that the encoder returns, if they are several
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
@@ -287,9 +288,12 @@ class VisionStages:
         if self._of_several < 2 or self._kept.pop(self._entered, None) is None:
             return ""
         assert self._parts.projector is not None
+        stages = "stage projector_input is"
+        if self._of_encoder and self._kept.pop(self._encoder, None) is not None:
+            stages = "stages vision_encoder and projector_input are"  # of two towers (URSA)
         return (
             f"{self._parts.projector.name} is given {self._of_several} states side by side, and "
-            "nothing tells which it reads: the stage projector_input is left out; --part "
+            f"nothing tells which it reads: the {stages} left out; --part "
             "projector=NAME may name what projects inside it"
         )
 
@@ -330,6 +334,7 @@ class VisionStages:
             self._scales = widths
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
+        self._of_encoder |= [state.shape for state in states].count(states[0].shape) > 1
         self._waiting.append((states, {**arguments, _HIDDEN: self._hidden}, self._rows_of_blocks))
         self._rows_of_blocks, self._hidden = 0, None
         if len(states) == 1 or self._parts.projector is None:

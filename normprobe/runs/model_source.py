@@ -501,13 +501,8 @@ class CheckpointSource(ModelSource):
         said = cached(self.checkpoint.source, "config.json", self.checkpoint.revision)
         names = read_config_file(said).get("architectures") or ()
         doubts = [self.checkpoint.doubt, other_class_doubt(model, names)]
-        asked = self.loading.dtype
-        narrow = _floating_dtypes(model) - {asked, "float32", "float64"}
-        if asked != AUTO and narrow and not is_quantised(self.checkpoint):
-            doubts.append(
-                f"{asked} was asked for, and code of the model's own makes weights in "
-                f"{', '.join(sorted(narrow))}: numbers are those of rounded weights"
-            )
+        if not runs:
+            doubts.append(self._rounding_doubt(self._narrow(model), model))
         self.doubt = "; ".join(filter(None, doubts))
         if self.bridges:
             log.warning(
@@ -519,13 +514,36 @@ class CheckpointSource(ModelSource):
 
     def _prepared_model(self) -> list[str]:
         """Also of parts that ``prepare`` loads: no user asked for their attention."""
+        narrow = self._narrow(self._model)
         changed = super()._prepared_model()
+        rounds = self._rounding_doubt(narrow, self._model)
+        self.doubt = "; ".join(filter(None, [self.doubt, rounds]))
         if self.loading.attn_implementation is not None or not self.loading.trust_remote_code:
             return changed
         asked = attend_eagerly_where_asked(self._model)
         for change in asked:
             log.warning("note: %s", change)
         return [*changed, *asked]
+
+    def _narrow(self, model: nn.Module) -> set[str]:
+        """Floating-point types that code makes weights in though another was asked for."""
+        asked = self.loading.dtype
+        if asked == AUTO or is_quantised(self.checkpoint):
+            return set()
+        return _floating_dtypes(model) - {asked, "float32", "float64"}
+
+    def _rounding_doubt(self, narrow: set[str], model: nn.Module) -> str:
+        """A doubt where such weights or what is computed of them is rounded.
+
+        ``narrow``: as they were read. What ``prepare`` widens is not, if the files hold no more.
+        """
+        stored = str(getattr(self.plan, "dtype", None)).removeprefix("torch.")
+        if not narrow or (narrow == {stored} and not self._narrow(model)):
+            return ""
+        return (
+            f"{self.loading.dtype} was asked for, and code of the model's own makes weights in "
+            f"{', '.join(sorted(narrow))}: numbers are those of rounded weights"
+        )
 
     def _has_unread(self) -> bool:
         if self.plan is None or self.plan.keys is None:

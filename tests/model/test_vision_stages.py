@@ -463,6 +463,50 @@ def test_rows_that_end_a_picture_are_structural_behind_the_projector_too(side_by
     assert f"smaller than {than}, from " in str(run.verdict)
 
 
+class TwoEyes(nn.Module):
+    """As URSA's: what its two encoders see is returned side by side, and projected together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far = Eye(), Eye()
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.near(image), self.far(image)
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far = nn.Linear(24, 32), nn.Linear(24, 32)
+
+    def forward(self, seen: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.near(seen[0]) + self.far(seen[1])
+
+
+class OfTwoEyes(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision, self.connector = TwoEyes(), Both()
+
+
+def test_of_two_encoders_neither_stands_for_both() -> None:
+    torch.manual_seed(0)
+    module = OfTwoEyes().eval()
+    ids = torch.tensor([[1, *[Plain.place] * 4, 8, 11, 12, 14, 9]])
+    named = {"vision_encoder": "vision", "projector": "connector", "decoder_layers": "blocks"}
+    named["text_embedding"] = "words"
+    inputs = {"tokens": ids, "image": SEEN[:1]}
+    run = Probe(module, named=named).interface(inputs, verify=True)
+    table = flat(run.table).set_index(["stage", "group"])
+    assert {schema.VISION_ENCODER, schema.PROJECTOR_INPUT}.isdisjoint(table.index.levels[0])
+    told = "the stages vision_encoder and projector_input are left out"
+    assert told in " ".join(run.record["doubts"])
+    with torch.no_grad():
+        left = module.connector(module.vision(SEEN[:1])).double().norm(dim=-1).mean()
+    read = table.loc[(schema.PROJECTOR_OUTPUT, schema.VISUAL), "norm_mean"]
+    assert read == pytest.approx(left.item(), 1e-6)
+
+
 class EndingTower(nn.Module):
     """As those of GeoPixel and EVEv2: it ends the rows of a picture with a learned one."""
 

@@ -573,3 +573,31 @@ def test_what_a_loader_of_its_own_does_is_done(repository, tmp_path):
     weights = load_file(folder / "model.safetensors")
     for name, weight in model.named_parameters():
         assert torch.equal(weight, weights[name])
+
+
+@pytest.mark.parametrize("widens", [True, False])
+@pytest.mark.parametrize("saved", [torch.bfloat16, torch.float32])
+def test_what_prepare_widens_again_is_in_doubt_only_where_files_hold_more(
+    saved, widens, tmp_path, monkeypatch
+):
+    """URSA's code makes its language model in bfloat16, which is all that its files hold."""
+    damaged(tmp_path)
+    make_processor("llava").save_pretrained(tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    weights = {name: value.to(saved) for name, value in load_file(file).items()}
+    save_file(weights, file, metadata={"format": "pt"})
+    build = LlavaForConditionalGeneration.__init__
+
+    def narrow(self, config, **options):
+        build(self, config, **options)
+        self.model.to(torch.bfloat16)
+
+    monkeypatch.setattr(LlavaForConditionalGeneration, "__init__", narrow)
+    mine = tmp_path / "mine.py"
+    body = "model.float()" if widens else "pass"
+    mine.write_text(f"def prepare(model, processor):\n    {body}\n")
+    probe = Probe(str(tmp_path), dtype="float32", inputs=mine)
+    told = " ".join(probe.interface(tiny_inputs(model_of("llava"))).record.get("doubts", []))
+    assert ("numbers are those of rounded weights" in told) == (
+        not widens or saved == torch.float32
+    )
