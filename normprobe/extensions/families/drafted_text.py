@@ -204,9 +204,13 @@ def file_text(
         for its_own in processors_of(model):
             with suppress(NormprobeError, OSError, ImportError, *REFUSALS):
                 trust = loading.trust_remote_code
-                own_processor = its_own.from_pretrained(place, trust_remote_code=trust)
+                own_processor: Any = its_own.from_pretrained(place, trust_remote_code=trust)
                 made = dict(build_documented(own_processor, [*open_data("sample", limit=1)], None))
-                processor, by_package = own_processor, loading_text(its_own)
+                if word := _placeholder(settings, own_processor, made):
+                    own_processor.image_token = word
+                    sample = [*open_data("sample", limit=1)]
+                    made = dict(build_documented(own_processor, sample, None))
+                processor, by_package = own_processor, loading_text(its_own, word)
                 break
     cutting, count = ("", 0) if made or by_hand else makes_pixels(model)
     squares = not made and _is_internvl_chat(model, tokenizer_of(processor), kept)
@@ -338,6 +342,17 @@ def _built(
             name = lacking[1]
             guessed[name] = settings.get(name, settings.get(f"mm_{name}", 0))
             checkpoint = replace(checkpoint, keywords={**checkpoint.keywords, **guessed})
+
+
+def _placeholder(settings: Mapping[str, Any], processor: Any, made: Mapping[str, Any]) -> str:
+    """The word of the config's id of a picture, where a processor wrote none; or "" (URSA)."""
+    ids, tokenizer = made.get("input_ids"), tokenizer_of(processor)
+    numbers = [settings.get(name) for name in ("image_token_index", "image_token_id")]
+    number = next((each for each in numbers if isinstance(each, int) and each >= 0), -1)
+    if number < 0 or tokenizer is None or not isinstance(ids, Tensor) or image_token(processor):
+        return ""
+    word = "" if number in ids else tokenizer.convert_ids_to_tokens(number)
+    return word if isinstance(word, str) else ""
 
 
 def _is_internvl_chat(model: nn.Module, tokenizer: Any, kept: str) -> bool:

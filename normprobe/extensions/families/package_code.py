@@ -277,15 +277,25 @@ def processors_of(model: nn.Module) -> list[type[ProcessorMixin]]:
     return [each for each in dict.fromkeys(found) if each.__module__.startswith(f"{package}.")]
 
 
-def loading_text(processor: type[ProcessorMixin]) -> str:
-    """A ``load_processor`` that loads this class, of a package or of the checkpoint itself."""
+def loading_text(processor: type[ProcessorMixin], placeholder: str) -> str:
+    """A ``load_processor`` that loads this class, of a package or of the checkpoint itself.
+
+    ``placeholder``: the word that stands for a picture, where the class writes none; or "".
+    """
     module, name = processor.__module__, processor.__name__
     told = f"from {module} import {name} as own  # {GUESS}"
     if module.startswith("transformers_modules."):  # its folder is named by what is in it
         place = f"{module.rpartition('.')[2]}.{name}"
         told = "from transformers.dynamic_module_utils import get_class_from_dynamic_module\n\n"
         told += f"    own = get_class_from_dynamic_module({place!r}, path)  # {GUESS}"
-    return f"\ndef load_processor(path):\n    {told}\n    return own.from_pretrained(path)\n\n"
+    loads = "return own.from_pretrained(path)"
+    if placeholder:
+        loads = (
+            "processor = own.from_pretrained(path)\n    "
+            f"processor.image_token = {placeholder!r}  # {GUESS}: of the config's id of a picture\n"
+            "    return processor"
+        )
+    return f"\ndef load_processor(path):\n    {told}\n    {loads}\n\n"
 
 
 def makes_pixels(model: nn.Module) -> tuple[str, int]:

@@ -1178,17 +1178,27 @@ def test_what_stands_for_a_picture_is_no_end_of_one(
     assert f"IMAGE_IDS = [{expected}] *" in told
 
 
+@pytest.mark.parametrize("writes", [True, False])
 def test_a_processor_that_no_file_names_is_found_in_the_package(
-    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writes: bool, repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hulu-Med and UForm-Gen: its class is beside the model's, and AutoProcessor finds none."""
+    """Hulu-Med and UForm-Gen: its class is beside the model's, and AutoProcessor finds none.
+
+    URSA's does not say either what stands for a picture; the config has its id.
+    """
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "of_no_processor"
+    folder = tmp_path / f"of_no_processor_{writes}"
     shutil.copytree(repository("unseen"), folder)
     (folder / "processor_config.json").unlink()
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"].pop("AutoProcessor", None)
     (folder / "config.json").write_text(json.dumps(config))
+    if not writes:
+        text = (folder / "tiny_processing.py").read_text()
+        text = text.replace('        self.image_token = "<picture>"\n', "")
+        (folder / "tiny_processing.py").write_text(text.replace("self.image_token", '"<picture>"'))
+        config["image_token_index"] = config["picture_mark"]
+        (folder / "config.json").write_text(json.dumps(config))
     code = folder / "modeling_unseen.py"
     beside = "from .processing_unseen import UnseenProcessor  # noqa\n"
     code.write_text(beside + code.read_text())
@@ -1196,6 +1206,7 @@ def test_a_processor_that_no_file_names_is_found_in_the_package(
     assert "one sample is measured with it: 4 visual" in begun.stdout, begun.output
     text = Path("begun.py").read_text()
     assert "module('processing_unseen.UnseenProcessor', path)  # a guess\n" in text
+    assert ("processor.image_token = '<picture>'  # a guess" in text) == (not writes)
     assert "TURN = " not in text
     tables = []
     for model, inputs in ((folder, "begun.py"), (repository("unseen"), None)):
