@@ -847,7 +847,10 @@ def bridge_missing_flash_attention(config: Any) -> None:
 
 
 def bridge_asked_flash_attention(base: Any) -> None:
-    """Code may ask for flash attention while it makes a part: eager where there is none (360VL)."""
+    """Code may ask for flash attention while it makes a part: eager where there is none (360VL).
+
+    Or for what transformers asks of a whole model, of a part of it that has it not (HawkVL).
+    """
     name = "_check_and_adjust_attn_implementation"
     choose = getattr(base, name)
 
@@ -858,6 +861,10 @@ def bridge_asked_flash_attention(base: Any) -> None:
         of_others = asked == "flash_attention_2" and bool(_noting)  # while such code runs
         if of_others and not import_utils.is_flash_attn_2_available():
             _note(_EAGER)
+            asked = "eager"
+        own = not type(self).__module__.startswith("transformers.")
+        if asked == "sdpa" and own and _noting and not getattr(self, "_supports_sdpa", False):
+            _note("eager attention of a part that has no other")
             asked = "eager"
         return choose(self, asked, *more, **options)
 

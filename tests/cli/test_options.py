@@ -47,7 +47,7 @@ OPTIONS = {
     "survey": f"--measure {PROMPTED.replace('--revision ', '')} --data --prompt {DRAW} --skip-bad "
     f"--batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume --strict {SHOWN}",
     "inspect": f"--weights {MODEL} {SHOWN}",
-    "inputs": f"--revision --trust-remote-code --inputs --part {ON} --write {QUIET}",
+    "inputs": f"{MODEL} {ON} --attn-implementation --write {QUIET}",
     "watch": "--snippet --quiet -q --help -h",
     "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
     "report": f"{FOLDER} {QUIET}",

@@ -9,7 +9,15 @@ from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
 from normprobe.options import Loading
 
-_OPTIONS = ("revision", "trust_remote_code", "device", "dtype", "inputs", "named")
+_OPTIONS = (
+    "revision",
+    "trust_remote_code",
+    "device",
+    "dtype",
+    "attn_implementation",
+    "inputs",
+    "named",
+)
 
 
 @grouped

@@ -27,6 +27,7 @@ from normprobe.extensions.families.package_code import GUESS
 from normprobe.failures import PREPARED
 from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.model.config import NoForward, UnknownCode
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.provenance import text_ids
 from normprobe.options import Loading
 from normprobe.probe import Probe
@@ -48,7 +49,11 @@ def forward(model, {takes}):
 
 """
 _RUNS = "# a guess; what runs its layers"
-#: What generate takes that is no input.
+_STUB = _FORWARD.format(
+    takes="input_ids, attention_mask=None, pixel_values=None", runs="raise NotImplementedError"
+)
+#: What generate takes of a picture, and what it takes that is no input.
+_SEES = "image|img|pixel|picture"
 _OF_ANSWERS = re.compile(
     r"^(max|min|num|top|do|use|return|output|no|length|repetition)_|temperature|config|stopping"
 )
@@ -88,22 +93,37 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
 
 
-def _forward_of(model_class: type) -> str:
-    """A ``forward`` for a class without one: its ``generate``, as far as one token."""
+def _class_of(source: Any) -> type:
+    with suppress(NormprobeError):
+        return type(build_on_meta(source.checkpoint))
+    return nn.Module
+
+
+def _forward_of(model_class: type, sees: str = "") -> str:
+    """A ``forward`` that is its class's own ``generate``, as far as one token; "" if it has none.
+
+    ``sees``: a pattern of what it has to take.
+    """
     makes = getattr(model_class, "generate", nn.Module.forward)
     own = not makes.__module__.startswith(("torch.", "transformers."))
     of_it = list(signature(makes).parameters.values())[1:] if own else []
     named = [p for p in of_it if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    takes = [p.name for p in named if not _OF_ANSWERS.search(p.name)]
-    if not takes:
-        takes = ["input_ids", "attention_mask=None", "pixel_values=None"]
-        return _FORWARD.format(takes=", ".join(takes), runs="raise NotImplementedError")
+    takes = [p for p in named if not _OF_ANSWERS.search(p.name)]
+    if not takes or not any(re.search(sees, p.name) for p in takes):
+        return ""
+    others = any(p.kind is p.VAR_KEYWORD for p in of_it)
     lengths = [p.name for p in named if re.match("max_|min_", p.name) and p.default is p.empty]
-    if any(p.kind is p.VAR_KEYWORD or p.name == "max_new_tokens" for p in of_it):
+    if others or "max_new_tokens" in {p.name for p in named}:
         lengths = lengths or ["max_new_tokens"]
-    given = ", ".join([*(f"{each}={each}" for each in takes), *(f"{n}=1" for n in lengths)])
-    needed = [p.name + "=None" * (p.default is not p.empty) for p in named if p.name in takes]
-    return _FORWARD.format(takes=", ".join(needed), runs=f"model.generate({given})")
+    ours = {p.name: "input_ids" if p.name == "inputs" else p.name for p in takes}  # LLaVA's kin
+    asked = [ours[p.name] + "=None" * (p.default is not p.empty) for p in takes]
+    if others and "attention_mask" not in ours:
+        ours["attention_mask"] = "attention_mask"
+        asked.append("attention_mask=None")
+    given = [*(f"{theirs}={each}" for theirs, each in ours.items()), *(f"{n}=1" for n in lengths)]
+    return _FORWARD.format(
+        takes=", ".join(asked), runs=f"return model.generate({', '.join(given)})"
+    )
 
 
 def _standing_in(text: str, package: str) -> str:
@@ -132,7 +152,8 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     try:
         source = Probe(model, **vars(loading)).source
     except (UnknownCode, NoForward) as failure:
-        stub = _forward_of(failure.model_class) if isinstance(failure, NoForward) else ""
+        own = failure.model_class if isinstance(failure, NoForward) else nn.Module
+        stub = (_forward_of(own) or _STUB) if isinstance(failure, NoForward) else ""
         again = f"normprobe inputs {model} --inputs {path} --write OTHER.py"
         told = (
             f"not measured with it yet: {failure.problem}\n{failure.remedy}\n"
@@ -163,10 +184,19 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
             by_hand = True  # its package's pixels may be of use to others alone (PAVE)
         elif asking and _is_by_asking(text, kept) and not _is_measured(told):
             asking, first_try = False, (told, text)
-        elif first_try and not _is_measured(told):  # fewer lines are wrong in it
-            return first_try[0], _written(path, first_try[1])
         else:
-            return told, text
+            break
+    if _is_measured(told):
+        return told, text
+    if "def forward(" not in kept and (runs := _forward_of(_class_of(source), _SEES)):
+        _written(path, text + runs)  # a forward may be one of training (UReader)
+        of_answers = _begun(model, path, replace(loading, inputs=path), first=first or text)
+        if _is_measured(of_answers[0]):
+            return of_answers
+        _written(path, text)
+    if first_try:  # fewer lines are wrong in it
+        return first_try[0], _written(path, first_try[1])
+    return told, text
 
 
 def _is_by_asking(text: str, kept: str) -> bool:

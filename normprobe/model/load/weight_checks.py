@@ -134,10 +134,13 @@ def replaced_doubt(weights: WeightFiles, read: Mapping[str, Tensor], model: nn.M
     return ""
 
 
+_INSIDE = re.compile(r"\.(vision|text)_model\.")
+
+
 def _by_key(keys: Iterable[str], there: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a model by those keys of files that stand for one of them."""
-    # A tower was the ``vision_model`` of the model around it, which became the tower.
-    names = {key: key if key in there else key.replace(".vision_model.", ".") for key in keys}
+    # A tower was the ``vision_model`` of the model around it, which became the tower; so of texts.
+    names = {key: key if key in there else _INSIDE.sub(".", key, count=1) for key in keys}
     return {key: there[name] for key, name in names.items() if name in there}
 
 

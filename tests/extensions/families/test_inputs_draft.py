@@ -1215,32 +1215,39 @@ def test_a_processor_that_no_file_names_is_found_in_the_package(
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_a_class_without_a_forward_is_run_by_its_generate(
-    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+_ANSWERS = """
+    def generate(self, inputs=None, pictures=None, max_new_tokens=9, **more):
+        assert max_new_tokens == 1
+        return self.answer(inputs, pictures, more.pop("attention_mask", None))
+
+"""
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_class_is_run_by_its_generate_where_its_forward_does_not_answer(
+    trains: bool, repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """InfiMM and xGen-MM compute in methods of their own: no line to write."""
+    """InfiMM and xGen-MM have no forward, UReader's is one of training: no line to write."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "of_no_forward"
+    folder = tmp_path / f"of_no_forward_{trains}"
     shutil.copytree(repository("unseen"), folder)
     code = folder / "modeling_unseen.py"
-    own = "def generate(self, input_ids, pictures=None, attention_mask=None, max_new_tokens=9"
-    text = code.read_text().replace(
-        "def forward(self, input_ids, pixel_values=None, attention_mask=None",
-        f"{own}):\n        assert max_new_tokens == 1\n        pixel_values = pictures\n"
-        "        return self.answer(input_ids, pixel_values, attention_mask)\n\n"
-        "    def answer(self, input_ids, pixel_values=None, attention_mask=None",
+    trained = (
+        "    def forward(self, num_images, labels, pictures=None):\n        raise KeyError\n\n"
     )
-    assert own in text
-    code.write_text(text)
+    own = _ANSWERS + trained * trains + "    def answer(self, input_ids"
+    code.write_text(code.read_text().replace("    def forward(self, input_ids", own, 1))
     begun = invoke("inputs", folder, "--trust-remote-code", "--write", "begun.py")
     assert "one sample is measured with it: 4 visual" in begun.stdout, begun.output
     text = Path("begun.py").read_text()
-    assert "def forward(model, input_ids, pictures=None, attention_mask=None):\n" in text
+    takes = "input_ids=None, pictures=None, attention_mask=None"
+    assert f"def forward(model, {takes}):\n    return model.generate(inputs=input_ids, " in text
     assert '    "pictures": "pixel_values",\n' in text
     tables = []
     for model, inputs in ((folder, "begun.py"), (repository("unseen"), None)):
         probe = Probe(model, inputs=inputs, trust_remote_code=True, device="cpu")
-        tables.append(probe.layers("sample", limit=2, intervals=False, workers=0).table)
+        made = probe.layers("sample", limit=3, batch_size=2, intervals=False, workers=0)
+        tables.append(made.table)
     pd.testing.assert_frame_equal(*tables)
 
 
