@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.util import find_spec
-from inspect import get_annotations, signature, unwrap
+from inspect import get_annotations, getsource, signature, unwrap
 from typing import Any
 from unittest.mock import patch
 
@@ -269,7 +269,9 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
         bridge_decoder_layer(
             getattr(module, f"{kind}DecoderLayer"), getattr(module, f"{kind}RotaryEmbedding")
         )
+        vars(module)["__all__"] = [n for n in vars(module) if not n.startswith("_")]  # to import *
     bridge_causal_mask(PreTrainedModel)
+    bridge_resizing(PreTrainedModel)
     bridge_capturing()
     bridge_asked_flash_attention(PreTrainedModel)
     bridge_alone(torch.distributed)
@@ -403,8 +405,8 @@ def bridge_decoder_layer(layer_class: Any, rotary_class: Any) -> None:
     Such a copy passes no tables: the layer would fail without them (DeepStack, ViSpeak).
     """
     run = layer_class.forward
-    if run.__module__ == __name__:
-        return
+    if "position_embeddings" not in signature(run).parameters or run.__module__ == __name__:
+        return  # a package put a class of its own there (DocOwl)
 
     @wraps(run)
     def run_as_called(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -473,6 +475,46 @@ def bridge_place_keyword(model_class: Any) -> None:
         return forward(self, *arguments, **named)
 
     model_class.forward = run_without
+
+
+def bridge_resizing(base: Any) -> None:
+    """Rows that code adds to a table while it is made have no mean without memory (ET Chat)."""
+    resize = base.resize_token_embeddings
+
+    @wraps(resize)
+    def resize_as_made(self: Any, *arguments: Any, **named: Any) -> Any:
+        if any(weight.is_meta for weight in self.get_input_embeddings().parameters()):
+            named["mean_resizing"] = False
+        return resize(self, *arguments, **named)
+
+    if resize.__module__ != __name__:
+        resize_as_made.__module__ = __name__
+        base.resize_token_embeddings = resize_as_made
+
+
+#: What decoders of transformers called for the mask of their layers, and call no more.
+_OF_MASKS = ("_update_causal_mask", "_prepare_decoder_attention_mask")
+
+
+def uncalled_masks(model: Any) -> list[str]:
+    """Methods that code overrides to mask otherwise, and that nothing calls any more (ET Chat)."""
+    found = []
+    for kind in dict.fromkeys(map(type, model.modules())):
+        parents = [each for each in kind.__mro__ if issubclass(each, nn.Module)]
+        for own in parents:
+            if not own.__module__.startswith(("torch.", "transformers.", __name__)):
+                for name in _OF_MASKS:
+                    calls = f".{name}("
+                    if name in vars(own) and not any(calls in _source_of(p) for p in parents):
+                        found.append(f"{own.__name__}.{name}")
+    return list(dict.fromkeys(found))
+
+
+def _source_of(kind: type) -> str:
+    try:
+        return getsource(kind)
+    except (OSError, TypeError):
+        return ""
 
 
 def bridge_causal_mask(base: Any) -> None:

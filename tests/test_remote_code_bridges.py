@@ -890,3 +890,55 @@ def test_classes_of_an_import_that_failed_are_bridged(
         importlib.import_module("half_imported")
     kept = sys.modules.pop("half_imported_inner").Inner
     assert remote_code_bridges._BRIDGED in vars(kept)
+
+
+def test_a_class_that_a_package_put_there_keeps_its_forward(monkeypatch: Any) -> None:
+    """DocOwl sets its own decoder layer in the module of Llama: it makes its tables itself."""
+
+    class Layer(nn.Module):
+        def forward(self, hidden_states: Any, position_ids: Any = None) -> tuple[Any]:
+            return (hidden_states,)
+
+    module = importlib.import_module(remote_code_bridges._modeling("Llama"))
+    own = Layer.forward
+    monkeypatch.setattr(module, "LlamaDecoderLayer", Layer)
+    with remote_code_bridges.foreign_code(True, []):
+        assert Layer.forward is own
+
+
+def test_all_public_names_are_imported_by_a_star(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules of transformers list few of theirs by now (mPLUG-Owl2, DocOwl)."""
+    monkeypatch.syspath_prepend(tmp_path)
+    place = remote_code_bridges._modeling("Llama")
+    star = f"from {place} import *\nfound = BaseModelOutputWithPast, LlamaMLP\n"
+    (tmp_path / "imports_a_star.py").write_text(star)
+    with remote_code_bridges.foreign_code(True, []):
+        assert importlib.import_module("imports_a_star").found
+
+
+def test_a_table_that_grows_while_it_is_made_has_no_mean_without_memory() -> None:
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+    with remote_code_bridges.foreign_code(True, []), torch.device("meta"):
+        model = LlamaModel(LlamaConfig(vocab_size=9, **sizes))
+        model.resize_token_embeddings(11)
+    assert model.get_input_embeddings().weight.shape == (11, 32)
+
+
+class _Masking(LlamaModel):
+    def _update_causal_mask(self, *_: Any) -> None: ...
+
+
+class _Calling(_Masking):
+    def forward(self, ids: Any) -> Any:
+        return self._update_causal_mask(ids)
+
+
+@pytest.mark.parametrize("kind", [LlamaModel, _Masking, _Calling])
+def test_a_mask_that_code_overrides_and_nothing_makes_is_told(kind: Any) -> None:
+    """ET Chat lets rows of a picture see each other so, in older transformers."""
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+    model = nn.Sequential(kind(LlamaConfig(vocab_size=9, **sizes)))
+    told = remote_code_bridges.uncalled_masks(model)
+    assert told == (["_Masking._update_causal_mask"] if kind is _Masking else [])

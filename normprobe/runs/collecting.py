@@ -1,6 +1,7 @@
 """Measure the samples that are not measured yet, and keep their rows as they come."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -259,7 +260,8 @@ def _measured(
         return rows.assign(frames=ids.map(frames)) if frames else rows
 
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
-        warned = False
+        warned, marked = False, is_native(model.model)  # and what is known needs no look
+        own_code = not marked
         for batch in batches:
             note_unused_inputs(run, model, batch.inputs)
             too_long = None if warned else long_prompt(model, batch.inputs, batch.sample_ids)
@@ -268,8 +270,12 @@ def _measured(
                 warned = True
             if (told := untiled(model, batch)) and told not in run.record.get("doubts", []):
                 doubt(run, told)
-            if (told := begun_twice(model, batch)) and told not in run.record.get("warnings", []):
+            told = begun_twice(model, batch) if own_code else ""
+            if told and told not in run.record.get("warnings", []):
                 warn(run, told)
+            if not marked and (told := unmarked(model, batch)):
+                warn(run, told)
+                marked = True
             seen = observe(completed(model.model, batch.inputs), batch.samples)
             yield thread.submit(rows_of, seen, batch.digests, batch.frames)
             del seen  # while the next one is made
@@ -510,6 +516,31 @@ def begun_twice(model: MeasuredModel, batch: Batch) -> str:
         return ""
     return (
         "a prompt opens with two begin tokens: its text (TURN) holds one, the tokenizer may add one"
+    )
+
+
+#: A mark in a vocabulary, such as <vision> or <|user|>; none that stands for rows of a picture.
+_MARK = re.compile(r"<(?!.*(image|img|patch|pad))[|/]*\w+[|/]*>", re.IGNORECASE)
+_TOLD = 3
+
+
+def unmarked(model: MeasuredModel, batch: Batch) -> str:
+    """A warning where prompts of code of a model's own hold marks that no tokenizer calls special.
+
+    They are words of its vocabulary, and count as text: SOLO's stand around rows of a picture.
+    """
+    ids, _ = text_ids(batch.inputs, model.parts)
+    if ids is None or model.token_text is None or is_native(model.model):
+        return ""
+    known = {*model.special_token_ids, *model.parts.image_token_ids}
+    words = [each for each in {*ids.flatten().tolist()} if each >= 0 and each not in known]
+    marks = sorted({text for n in words if _MARK.fullmatch(text := model.token_text(n).strip())})
+    if not marks:
+        return ""
+    more = f" and {len(marks) - _TOLD} more" * (len(marks) > _TOLD)
+    return (
+        f"{', '.join(marks[:_TOLD])}{more} in prompts: no special tokens to the tokenizer, so they "
+        "count as text; load_processor() of an --inputs file may add them as special tokens"
     )
 
 

@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import of_other_line
+from normprobe.failures import is_native, of_other_line
 from normprobe.hooks import arguments_of, is_sharded, lock_of, observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
@@ -60,6 +60,7 @@ from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import UnreadWeights, find_or_trace
 from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL, Loading
+from normprobe.remote_code_bridges import uncalled_masks
 from normprobe.runs.facts import checkpoint_facts, model_facts
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL
 from normprobe.specimen import SPECIMEN_DIR
@@ -501,6 +502,11 @@ class CheckpointSource(ModelSource):
         said = cached(self.checkpoint.source, "config.json", self.checkpoint.revision)
         names = read_config_file(said).get("architectures") or ()
         doubts = [self.checkpoint.doubt, other_class_doubt(model, names)]
+        if not is_native(model) and (masks := uncalled_masks(model)):
+            doubts.append(
+                f"its code overrides {', '.join(masks)}, which this transformers never calls: "
+                "layers are masked as any decoder's, which may be otherwise"
+            )
         if not runs:
             doubts.append(self._rounding_doubt(self._narrow(model), model))
         self.doubt = "; ".join(filter(None, doubts))

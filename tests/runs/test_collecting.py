@@ -24,7 +24,7 @@ from normprobe.inputs.prefetch import Batch
 from normprobe.model.token_places import NormMap, rows_at
 from normprobe.options import Sampling
 from normprobe.runs import collecting
-from normprobe.runs.collecting import begun_twice, norm_maps, untiled
+from normprobe.runs.collecting import begun_twice, norm_maps, unmarked, untiled
 from normprobe.runs.run_folder import RunFolder, RunStore
 from normprobe.schema import DIGESTS, SCHEMA_VERSION
 
@@ -85,7 +85,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
     parts = SimpleNamespace(fusion="in-sequence")
     model: Any = SimpleNamespace(
-        model=torch_model, parts=parts, positions=None, has_decoder=False, begin_id=None
+        model=torch_model,
+        parts=parts,
+        positions=None,
+        has_decoder=False,
+        begin_id=None,
+        token_text=None,
     )
     builder: Any = SimpleNamespace()
     store, data = RunStore({"command": "layers"}), open_data("sample", limit=5)
@@ -298,3 +303,18 @@ def test_two_begin_tokens_are_told(ids: list[list[int]], masked: bool, told: boo
     assert ("opens with two begin tokens" in begun_twice(model, batch)) == told
     model.begin_id = None
     assert begun_twice(model, batch) == ""
+
+
+def test_marks_that_are_no_special_tokens_are_told() -> None:
+    """They count as text, and stand around rows of a picture (SOLO)."""
+    words = ["<s>", "<vision>", "what", "<", "<vrow_sep>", "<image>", "< a >", "<|user|>"]
+    parts = SimpleNamespace(fusion="in-sequence", text_embedding=None, image_token_ids=())
+    model: Any = SimpleNamespace(
+        model=nn.Module(), parts=parts, special_token_ids=[0, 7], token_text=words.__getitem__
+    )
+    batch: Any = SimpleNamespace(
+        inputs={"input_ids": torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, -200]])}
+    )
+    assert unmarked(model, batch).startswith("<vision>, <vrow_sep> in prompts: no special tokens")
+    batch.inputs["input_ids"] = torch.tensor([[0, 2, 3, 5, 7]])
+    assert unmarked(model, batch) == ""

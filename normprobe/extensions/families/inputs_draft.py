@@ -78,7 +78,7 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     if path.exists():
         raise NormprobeError(f"{path} exists", "write to another file, or remove it")
     told, text = _begun(model, path, loading)
-    first = text
+    first = "" if loading.inputs else text  # of a file that is passed, `_begun` knows better
     again = loading.trust_remote_code and bool(_FOUND.search(text) or _RUNS in text)
     while again:
         try:

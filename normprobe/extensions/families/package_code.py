@@ -269,10 +269,10 @@ def processors_of(model: nn.Module) -> list[type[ProcessorMixin]]:
             import_module(f"{package}.{beside.stem}")
     held = [module for each, module in sys.modules.items() if each.startswith(f"{package}.")]
     found = [
-        kind
+        each
         for module in (sys.modules[name], *held)
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, ProcessorMixin)
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, ProcessorMixin)
     ]
     return [each for each in dict.fromkeys(found) if each.__module__.startswith(f"{package}.")]
 

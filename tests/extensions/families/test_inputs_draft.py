@@ -573,6 +573,23 @@ def test_a_package_whose_code_fails_to_answer_gets_the_constants(
     assert "inputs_as_asked" not in text and "def ask(" not in text
 
 
+def test_a_build_that_was_edited_is_kept_where_it_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its setup imports the package once more; what was kept is no text of before (TransCore)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    a_package(tmp_path, lambda text: text)
+    own = ("--trust-remote-code", "--write")
+    assert invoke("inputs", ".", *own, "begun.py").exit_code == 0
+    edited = Path("begun.py").read_text().replace("padded=PADDED", "padded=not PADDED")
+    assert edited != Path("begun.py").read_text()
+    Path("edited.py").write_text(edited)
+    again = invoke("inputs", ".", "--inputs", "edited.py", *own, "again.py")
+    assert again.exit_code == 0, again.output
+    assert "padded=not PADDED" in Path("again.py").read_text()
+
+
 def test_a_package_that_is_not_there_is_stood_in_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1198,6 +1215,7 @@ def test_a_processor_that_no_file_names_is_found_in_the_package(
         text = text.replace('        self.image_token = "<picture>"\n', "")
         (folder / "tiny_processing.py").write_text(text.replace("self.image_token", '"<picture>"'))
         config["image_token_index"] = config["picture_mark"]
+        (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
         (folder / "config.json").write_text(json.dumps(config))
     code = folder / "modeling_unseen.py"
     beside = "from .processing_unseen import UnseenProcessor  # noqa\n"
@@ -1208,6 +1226,8 @@ def test_a_processor_that_no_file_names_is_found_in_the_package(
     assert "module('processing_unseen.UnseenProcessor', path)  # a guess\n" in text
     assert ("processor.image_token = '<picture>'  # a guess" in text) == (not writes)
     assert "TURN = " not in text
+    if not writes:  # another template
+        return
     tables = []
     for model, inputs in ((folder, "begun.py"), (repository("unseen"), None)):
         probe = Probe(model, inputs=inputs, trust_remote_code=True, device="cpu")
