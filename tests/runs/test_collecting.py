@@ -82,7 +82,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
                 yield Batch(digests, inputs, [], {})
 
     monkeypatch.setattr(collecting, "prefetched", batches)
-    torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
+    torch_model: Any = nn.Module()
+    torch_model.dtype, torch_model.config = torch.float32, SimpleNamespace()
     parts = SimpleNamespace(fusion="in-sequence")
     model: Any = SimpleNamespace(
         model=torch_model,
