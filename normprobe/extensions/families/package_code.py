@@ -62,6 +62,9 @@ _MODES = (
     (("sh", "md"), re.compile(r"--version[ =]+[\"']?(?!plain\b)(\w+)")),  # of captions, before it
 )
 
+#: Language models by which classes and conversations are called; LLaVA's kin is of Llama anyway.
+_LANGUAGE_MODELS = re.compile(r"phi|qwen|mistral|gemma|stablelm|internlm|mpt|minicpm|cohere")
+
 #: What makes a class one that an auto class offers; a file beside that of the class may do so.
 _REGISTERS = re.compile(r"\bAutoModel\w*\.register\(")
 
@@ -217,7 +220,7 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
     for name in names:
         with suppress(Exception):  # code of anyone
             module = import_module(name)
-            mode = _asked_mode(module)
+            mode = _asked_mode(module, type(model).__name__)
             talk = (module.conv_templates[mode] if mode else module.default_conversation).copy()
             told = f"{mode!r}, as its scripts ask for it, of" if mode else "default_conversation of"
             talk.messages = []
@@ -229,10 +232,11 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
     return "", ""
 
 
-def _asked_mode(module: Any) -> str:
+def _asked_mode(module: Any, class_name: str) -> str:
     """The conversation of ``conv_templates`` that most scripts of a repository ask for; "" if none.
 
-    How a released model is called comes first: defaults of arguments are often older.
+    How a released model is called comes first: defaults of arguments are often older. But each of
+    several language models in one repository has its own (RAP, Med-MoE).
     """
     modes = getattr(module, "conv_templates", {})
     depth = module.__name__.count(".")
@@ -250,8 +254,12 @@ def _asked_mode(module: Any) -> str:
                 text = _read(Path(folder, file))
                 for counts, (endings, pattern) in zip(asked, _MODES, strict=True):
                     counts.update(set(pattern.findall(text)) if ending in endings else ())
-    often = (mode for counts in asked for mode, _ in counts.most_common())
-    return next((mode for mode in often if mode in modes), "")
+    often = [mode for counts in asked for mode, _ in counts.most_common() if mode in modes]
+    for name in _LANGUAGE_MODELS.findall(class_name.lower()):
+        alone = [mode for mode in modes if name in mode]
+        of_it = [mode for mode in often if name in mode] or alone[: len(alone) == 1]
+        often = of_it + often
+    return next(iter(often), "")
 
 
 def processors_of(model: nn.Module) -> list[type[ProcessorMixin]]:

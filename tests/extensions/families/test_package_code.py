@@ -183,6 +183,26 @@ def test_the_turn_is_that_of_training_where_no_script_asks(
     assert turn_of(model)[0] == "v3: {images}{prompt} A: "
 
 
+def test_the_turn_is_that_of_the_language_model_of_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repository has several, and its scripts ask most often for one of them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(nn.Linear, "__module__", "of_several.model")
+    kinds = {name: type(name, (nn.Linear,), {}) for name in ("LlavaPhi", "LlavaQwen", "LlavaMpt")}
+    for kind in kinds.values():
+        kind.__module__ = "of_several.model"
+    modes = "conv_templates = {}\n"
+    for mode in ("v1", "phi3_instruct", "qwen_1_5", "qwen_2"):
+        modes += f"class {mode}(Talk):\n    roles = ({mode!r}, 'A')\n"
+        modes += f"    def copy(self): return {mode}()\nconv_templates[{mode!r}] = {mode}()\n"
+    write(tmp_path / "of_several/conversation.py", TALK + modes)
+    write(tmp_path / "scripts/a.sh", "cli.py --conv-mode v1")
+    write(tmp_path / "scripts/b.sh", "cli.py --conv-mode v1; cli.py --conv-mode qwen_2")
+    asked = {name: turn_of(kind(2, 2))[0].partition(":")[0] for name, kind in kinds.items()}
+    assert asked == {"LlavaPhi": "phi3_instruct", "LlavaQwen": "qwen_2", "LlavaMpt": "v1"}
+
+
 def test_scripts_of_a_repository_around_several_packages_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
