@@ -175,6 +175,21 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         for name in ("CLIP", *_CALLED)
         for kind in ("INPUTS", "START")
     ),
+    # Of caches and of checks that copies of generate() make (OpenOmni).
+    *(
+        ("transformers.generation.utils", name, lambda: None)
+        for name in (
+            *("GenerateNonBeamOutput", "NEED_SETUP_CACHE_CLASSES_MAPPING"),
+            *("QUANT_BACKEND_CLASSES_MAPPING", "QuantizedCacheConfig"),
+        )
+    ),
+    *(
+        ("transformers.generation.utils", f"is_{name}", lambda: bool)
+        for name in (
+            *("deepspeed_zero3_enabled", "hqq_available", "quanto_available"),
+            "torchdynamo_compiling",
+        )
+    ),
     # Private, and of no use to a forward (PIIP).
     ("transformers.modeling_utils", "_load_state_dict_into_model", lambda: None),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
@@ -182,6 +197,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
 
 _REGISTER = AutoConfig.register
 _TO = nn.Module.to
+_CPU = torch.Tensor.cpu
 _TOKENIZER = AutoTokenizer.from_pretrained
 _OFFER = auto_factory._LazyAutoMapping.register
 _WRAP_INIT = getattr(configuration_utils, "wrap_init_to_accept_kwargs", None)
@@ -294,6 +310,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             patch.object(AutoTokenizer, "from_pretrained", staticmethod(tokenizer_as_written)),
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
             patch.object(nn.Module, "to", cast_or_move),
+            patch.object(torch.Tensor, "cpu", cpu_or_no_memory),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
             patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
         ):
@@ -319,6 +336,11 @@ def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
         _note("Module.to")
         dtype = torch._C._nn._parse_to(*arguments, **named)[1]
         return module if dtype is None else _TO(module, dtype)
+
+
+def cpu_or_no_memory(tensor: Any, *arguments: Any, **named: Any) -> Any:
+    """Code that draws weights on the CPU while it is made: without memory there are none (Ola)."""
+    return tensor if tensor.is_meta else _CPU(tensor, *arguments, **named)
 
 
 def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> Any:

@@ -942,3 +942,18 @@ def test_a_mask_that_code_overrides_and_nothing_makes_is_told(kind: Any) -> None
     model = nn.Sequential(kind(LlamaConfig(vocab_size=9, **sizes)))
     told = remote_code_bridges.uncalled_masks(model)
     assert told == (["_Masking._update_causal_mask"] if kind is _Masking else [])
+
+
+def test_weights_that_code_draws_on_the_cpu_have_no_memory_while_it_is_made() -> None:
+    weight = torch.ones(3)
+    with remote_code_bridges.foreign_code(True, []):
+        empty = torch.empty(3, device="meta")
+        assert empty.cpu() is empty
+        assert torch.equal(weight.cpu(), weight)
+
+
+@pytest.mark.parametrize("name", ["is_torchdynamo_compiling", "QuantizedCacheConfig"])
+def test_what_a_copy_of_generate_imports_is_there(name: str) -> None:
+    with remote_code_bridges.foreign_code(True, []):
+        found = getattr(importlib.import_module("transformers.generation.utils"), name)
+    assert not name.startswith("is_") or not found()

@@ -228,6 +228,15 @@ class MeasuredModel:
         """Of what was watched last: ``VisionStages.calls_beside``."""
         return self._stages.calls_beside(visual) if self._stages else (0, 0)
 
+    def rows_beside(self, visual: Tensor) -> tuple[int, int]:
+        """Likewise, row by row."""
+        return self._stages.rows_beside(visual) if self._stages else (0, 0)
+
+    @property
+    def rows_given(self) -> int:
+        """Of what was watched last: how many rows the projector was given, in all arguments."""
+        return self._stages.rows_given if self._stages else 0
+
     def add_doubt(self, said: str) -> None:
         """Say once what may not be as it was taken."""
         if said not in self.doubt:

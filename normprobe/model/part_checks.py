@@ -259,7 +259,15 @@ def _doubt_other_calls(model: MeasuredModel, batch: MeasuredBatch) -> None:
     """Say where the projector serves another module as well (MoAI)."""
     if model.parts.projector is None:
         return
-    beside, entering = model.calls_beside(_rows(model, batch)[1])
+    visual = _rows(model, batch)[1]
+    beside, entering = model.calls_beside(visual)
+    idle, rows = (0, 0) if is_native(model.model) else model.rows_beside(visual)
+    if idle and not beside:
+        model.add_doubt(
+            f"of {rows} rows that {model.parts.projector.name} hands over {idle} enter no position "
+            "of the decoder, as those of a picture that its code makes up (Baichuan-Omni): its "
+            "stages, and those before, hold them, too"
+        )
     if beside and entering:
         model.add_doubt(
             f"{model.parts.projector.name} runs {beside + entering} times a forward, and of "
@@ -319,6 +327,7 @@ def _doubt_class_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
     handed = model.watched(batch.inputs)[0]
     encoded, taken = (len(handed.get(stage, ())) for stage in (VISION_ENCODER, PROJECTOR_INPUT))
     encoder = model.parts.vision_encoder
+    taken = taken if model.rows_given != encoded else encoded
     if encoder is not None and 0 < encoded - taken <= _FEW * encoded:
         model.add_doubt(
             f"{encoder.name} hands over {encoded} rows that count as visual, and the projector "

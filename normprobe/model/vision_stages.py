@@ -109,6 +109,7 @@ class VisionStages:
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
+        self.rows_given = 0  # of all states that the projector was given (Ola's are two)
         self._of_encoder = False  # whether the encoder returned them so
         self._scales: list[int] = []  # of states that the encoder returns, if they are several
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
@@ -269,6 +270,22 @@ class VisionStages:
                 enters.append(bool(alike.nan_to_num().max() > SAME_ROW))
         return enters.count(False), enters.count(True)
 
+    @in_full_precision
+    def rows_beside(self, visual: Tensor) -> tuple[int, int]:
+        """How many rows that the projector returns are none that enters the decoder; of how many.
+
+        (0, 0) where those that enter are not all found among them. ``visual`` as in
+        ``calls_beside``.
+        """
+        entered, found, rows = _unit(visual.float()), 0, 0
+        for kept, groups, size in self._kept.get(self._left, []):
+            kept = kept[groups == _VISUAL]
+            if size == visual.shape[-1] and len(kept):
+                alike = _unit(kept.float()) @ entered.to(kept.device).T
+                found += int((alike.nan_to_num().amax(dim=-1) > SAME_ROW).sum())
+                rows += len(kept)
+        return (rows - found, rows) if found == len(visual) else (0, 0)
+
     def leave_out_chosen(self) -> str:
         """Leave out what entered a projector that was given several states; a doubt that says so.
 
@@ -405,6 +422,8 @@ class VisionStages:
         for given in arguments.values():
             if isinstance(given, tuple | list):
                 self._note_scales(given)
+        alike = [each for each in tensors(arguments) if each.shape[-1:] == entered.shape[-1:]]
+        self.rows_given += sum(each[..., 0].numel() for each in alike if each.dim() > 1)
         # Older code projects zeros in the place of an image, where a prompt has none (LLaVA 1.0).
         made_up = ~entered.any()
         if self._parts.vision_encoder is None:  # the projector receives pixels

@@ -782,6 +782,65 @@ def test_no_row_of_a_map_is_a_class_row() -> None:
     assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
+class MakingUp(Merging):
+    """Rows of a picture that its code makes up are handed over, and enter nothing."""
+
+    def __init__(self, made_up: int) -> None:
+        super().__init__(Eye())
+        self.made_up = made_up
+
+    def forward(self, ids: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        fake = torch.zeros(self.made_up, *pictures.shape[1:])
+        rows = self.connector(self.vision(torch.cat([pictures, fake])).flatten(0, 1))
+        rows = rows[: len(rows) - 16 * self.made_up]
+        state = torch.cat([self.words(ids)[0], rows])[None]
+        for layer in self.layers:
+            state = layer(state)
+        return state
+
+
+@pytest.mark.parametrize("made_up", [0, 1])
+def test_rows_that_enter_no_position_are_a_doubt(made_up: int) -> None:
+    torch.manual_seed(0)
+    module, pictures = MakingUp(made_up).eval(), torch.randn(2, 3, 16, 16)
+    inputs = {"ids": torch.arange(9)[None], "pictures": pictures}
+    run = Probe(module, named=BY_NAME).interface(inputs)
+    told = "of 48 rows that connector hands over 16 enter no position of the decoder"
+    assert (told in " ".join(run.record.get("doubts", []))) == (made_up == 1)
+
+
+class TwoViews(nn.Module):
+    """Takes the patches of a picture, and those of a smaller one beside them (Ola)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near = nn.Linear(24, 32)
+
+    def forward(self, rows: torch.Tensor, few: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.near(rows), self.near(few) / 2], dim=1)
+
+
+class OfViews(Merging):
+    def __init__(self) -> None:
+        super().__init__(Eye())
+        self.connector = TwoViews()
+
+    def forward(self, ids: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        seen = self.vision(pictures)
+        rows = self.connector(seen[:, :15], seen[:, 15:]).flatten(0, 1)
+        state = torch.cat([self.words(ids)[0], rows])[None]
+        for layer in self.layers:
+            state = layer(state)
+        return state
+
+
+def test_rows_in_a_second_argument_of_a_projector_are_taken() -> None:
+    torch.manual_seed(0)
+    inputs = {"ids": torch.arange(9)[None], "pictures": torch.randn(2, 3, 16, 16)}
+    run = Probe(OfViews().eval(), named=BY_NAME).interface(inputs)
+    assert "class rows or padding" not in " ".join(run.record.get("doubts", []))
+
+
 class Scales(nn.Module):
     """It hands over patches of one width, and fewer of another."""
 

@@ -87,7 +87,7 @@ def setup():
     {_importing([*found], its_class, " as code")}
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = code.{its_class}.config_class
+    config = {_config_of(next(iter(found.values())), its_class, settings)}
     AutoConfig.register(config.model_type, config, exist_ok=True)
     AutoModelForCausalLM.register(config, code.{its_class}, exist_ok=True)
 
@@ -95,6 +95,21 @@ def setup():
     else:
         what = f"import the module of {its_class or settings.get('model_type')} here"
     return f"\ndef setup():\n    raise ImportError({what!r})  # {GUESS}\n\n"
+
+
+def _config_of(file: Path, its_class: str, settings: Mapping[str, Any]) -> str:
+    """The config of a class, as code of ``setup``: the module's of that type, if it has one.
+
+    A class may inherit that of another type, and say its own nowhere (Spatial-MLLM).
+    """
+    told = f"code.{its_class}.config_class"
+    of_type = re.escape(f"{settings.get('model_type')}")
+    defined = re.compile(
+        rf"^class (\w+)\(.*\):(?:\n(?:[ \t].*)?)*?\n[ \t]+model_type\b.*= *[\"']{of_type}[\"']",
+        re.MULTILINE,
+    )
+    own = defined.search(_read(file))
+    return f"{told} = code.{own[1]}" if own else told
 
 
 def registering_text(settings: Mapping[str, Any], source: CheckpointSource) -> str:

@@ -330,7 +330,8 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, str]]:
                 unsaved = name in module._non_persistent_buffers_set
                 yield before + name, buffer, _UNSAVED if unsaved else _SAVED
         for name, value in vars(module).items():
-            if type(value) is Tensor:
+            normed = f"{name}_g" in module._parameters  # made anew in each forward (BEATs, in Ola)
+            if type(value) is Tensor and not normed:
                 yield before + name, value, _ATTRIBUTE
 
 

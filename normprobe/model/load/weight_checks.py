@@ -105,8 +105,8 @@ def unplaced_doubt(weights: WeightFiles, unplaced: Collection[str], model: nn.Mo
     It may still have none (Wings). Or ``prepare`` made weights of these names, of which some are
     compared: towers of LLaVA's kin load their own, and a trained one lies in the files (ALLaVA).
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    there, doubts = _by_key(unplaced, parameters), list[str]()
+    held = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    there, doubts = _by_key(unplaced, held), list[str]()
     left, made = [k for k in unplaced if k not in there], [k for k in unplaced if k in there]
     way = "where its code makes their modules later, do so in prepare(model, processor)"
     if is_native(model):

@@ -244,3 +244,29 @@ def test_what_a_stranger_calls_a_class_is_no_code(named: object) -> None:
     (function,) = ast.parse(text).body
     assert isinstance(function, ast.FunctionDef)
     assert [type(line) for line in function.body] == [ast.Raise]
+
+
+def test_the_config_of_a_class_is_that_of_the_type_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spatial-MLLM's class inherits that of another type, and its own stands beside it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    code = """
+class OtherConfig:
+    model_type = "other"
+
+    def __init__(self): ...
+
+class SpatialConfig(OtherConfig):
+    sub_configs = {}
+    model_type = "spatial-one"
+
+class NAMED:
+    config_class = OtherConfig
+"""
+    write(tmp_path / "of_types/modeling.py", code.replace("NAMED", "SpatialForAll"))
+    settings = {"model_type": "spatial-one", "architectures": ["SpatialForAll"]}
+    told = "    config = code.SpatialForAll.config_class = code.SpatialConfig\n"
+    assert told in setup_text(settings)
+    told = "    config = code.SpatialForAll.config_class\n"
+    assert told in setup_text({**settings, "model_type": "spatial"})
