@@ -2,10 +2,12 @@
 
 import ast
 import re
+import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from inspect import signature
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -81,11 +83,15 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     first = "" if loading.inputs else text  # of a file that is passed, `_begun` knows better
     again = loading.trust_remote_code and bool(_FOUND.search(text) or _RUNS in text)
     while again:
+        printed = StringIO()  # packages tell there what they did not import (StreamForest)
         try:
-            told, text = _begun(model, path, replace(loading, inputs=path), first=first)
+            with redirect_stdout(printed):
+                told, text = _begun(model, path, replace(loading, inputs=path), first=first)
         except NormprobeError as failure:  # what it imports may need another transformers
             told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
-        lacking = re.search(r"No module named '(\w+)", told)
+        sys.stderr.write(printed.getvalue())
+        said = told + printed.getvalue() * (not _is_measured(told))
+        lacking = re.search(r"No module named '(\w+)", said)
         standing = _standing_in(text, lacking[1]) if lacking else text
         again = standing != text
         text = _written(path, standing) if again else text

@@ -55,9 +55,9 @@ _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(?:[\w.]*\.)?(\w+)", re.MUL
 
 #: How scripts and pages name a conversation of the package, by how files end: as one that answers
 #: is called, a default of one, and what a model is trained with.
-_CALLED = r"(?:--conv[-_]mode|\bconv_template)[ =]+(?:\$\{\w+:-)?[\"']?(\w+)"
+_CALLED = r"(?:--conv[-_]mode|\bconv_(?:template|mode))[ =]+(?:\$\{\w+:-)?[\"']?(\w+)"
 _MODES = (
-    (("sh", "md"), re.compile(_CALLED)),
+    (("sh", "md"), re.compile(_CALLED, re.IGNORECASE)),
     (("py",), re.compile(r"[\"']--conv[-_]mode[\"'][^)]*\bdefault=[\"'](\w+)")),
     (("sh", "md"), re.compile(r"--version[ =]+[\"']?(?!plain\b)(\w+)")),  # of captions, before it
 )

@@ -597,7 +597,10 @@ def test_a_package_that_is_not_there_is_stood_in_for(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.syspath_prepend(tmp_path / "code")
-    needs = "import lacking_one.inner\nfrom lacking_two import a_kernel\n"
+    needs = "import lacking_one.inner\ntry:\n    from lacking_two import a_kernel\n"
+    needs += (
+        "except ImportError as error:\n    print(error)\n    raise KeyError('of it') from None\n"
+    )
     a_package(tmp_path, lambda text: needs + text)
     begun = invoke("inputs", ".", "--trust-remote-code", "--write", "begun.py")
     assert "one sample is measured with it: 16 visual" in begun.stdout, begun.output

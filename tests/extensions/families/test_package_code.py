@@ -164,7 +164,8 @@ def test_the_turn_is_the_one_that_most_scripts_ask_for(
         write(tmp_path / f"scripts/{name}.sh", "python -m eval.vqa \\\n  --conv-mode=v2")
     assert turn_of(model)[0] == "v2: {images}{prompt} A: "
     for name in ("c", "d", "e"):  # as an evaluation of others is told it
-        asks = 'MODE=${2:-"x"}; python -m lmms_eval --model_args conv_template=${2:-"v1"}'
+        asks = "CONV_TEMPLATE=v1; lmms_eval --model_args conv_template=$CONV_TEMPLATE"
+        asks = 'lmms_eval --model_args conv_template=${2:-"v1"}' if name == "c" else asks
         write(tmp_path / f"docs/{name}.md", asks)
     assert turn_of(model)[0] == "v1: {images}{prompt} A: "
 
