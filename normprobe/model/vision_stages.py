@@ -110,6 +110,7 @@ class VisionStages:
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
         self.rows_given = 0  # of all states that the projector was given (Ola's are two)
+        self._of_projector = 0  # states that the projector returns side by side
         self._of_encoder = False  # whether the encoder returned them so
         self._scales: list[int] = []  # of states that the encoder returns, if they are several
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
@@ -141,8 +142,9 @@ class VisionStages:
             elif looks and (first := next(cuts, None)) is not None:
                 handles.append(after_call(first, self._cut))
         if projector is not None:
-            watched = projector.module, self._projected, _projected_state
             native = is_native(projector.module)
+            reads = _projected_state if native else self._projected_of
+            watched = projector.module, self._projected, reads
             handles += [on_call(*watched)] if native else on_call_as_given(*watched)
         return handles
 
@@ -302,6 +304,12 @@ class VisionStages:
                 "the stages vision_encoder and projector_input are left out; --part "
                 "vision_encoder=NAME may name what makes one of them"
             )
+        if self._of_projector > 1:
+            assert self._parts.projector is not None
+            return (
+                f"{self._parts.projector.name} returns {self._of_projector} states side by side: "
+                "its stage holds the first alone; --part projector=NAME may name what joins them"
+            )
         if self._of_several < 2 or self._kept.pop(self._entered, None) is None:
             return ""
         assert self._parts.projector is not None
@@ -335,6 +343,15 @@ class VisionStages:
         """Of an encoder without blocks: as many rows as patches: no class row (Mono-InternVL)."""
         self._rows_of_a_tile = patches[0, 0].numel() + self._class_rows
         self._rows_of_blocks = self._rows_of_a_tile * len(patches)
+
+    def _projected_of(self, output: Any) -> Tensor:
+        state = _projected_state(output)
+        if isinstance(output, tuple | list):
+            width = state.shape[-1:]
+            alike = [each for each in output if isinstance(each, Tensor) and each.dim() > 1]
+            several = sum(each.shape[-1:] == width and each.shape[-2] > 1 for each in alike)
+            self._of_projector = max(self._of_projector, several * isinstance(output, tuple))
+        return state
 
     def _handed_over(self, output: Any) -> list[Tensor]:
         if isinstance(output, list):

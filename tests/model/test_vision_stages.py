@@ -841,6 +841,38 @@ def test_rows_in_a_second_argument_of_a_projector_are_taken() -> None:
     assert "class rows or padding" not in " ".join(run.record.get("doubts", []))
 
 
+class Returning(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far = nn.Linear(24, 32), nn.Linear(24, 32)
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.near(rows), self.far(rows)
+
+
+class OfReturned(Merging):
+    def __init__(self) -> None:
+        super().__init__(Eye())
+        self.connector = Returning()
+
+    def forward(self, ids: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        near, far = self.connector(self.vision(pictures))
+        state = torch.cat([self.words(ids)[0], (near + far).flatten(0, 1)])[None]
+        for layer in self.layers:
+            state = layer(state)
+        return state
+
+
+def test_of_states_that_a_projector_returns_one_is_read() -> None:
+    """HumanOmni's are three, which are mixed behind it."""
+    torch.manual_seed(0)
+    inputs = {"ids": torch.arange(9)[None], "pictures": torch.randn(2, 3, 16, 16)}
+    named = {**BY_NAME, "behind": "two states are added"}
+    run = Probe(OfReturned().eval(), named=named).interface(inputs)
+    told = "connector returns 2 states side by side: its stage holds the first alone"
+    assert told in " ".join(run.record["doubts"])
+
+
 class Scales(nn.Module):
     """It hands over patches of one width, and fewer of another."""
 
