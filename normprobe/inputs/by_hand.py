@@ -110,11 +110,8 @@ def build_by_hand(
         closing = added[-1:] if ends else []
     rows, marks = [], []
     for text in texts:
-        ids, mask = [*opening], [False] * len(opening)
-        for number, piece in enumerate(text.split(mark)):
-            words = tokenizer(piece, add_special_tokens=False).input_ids
-            ids += [*(image_ids if number else ()), *words]
-            mask += [True] * (len(image_ids) if number else 0) + [False] * len(words)
+        words, places = _tokenized(tokenizer, text.split(mark), image_ids)
+        ids, mask = [*opening, *words], [*[False] * len(opening), *places]
         if ids[-1:] != closing:
             ids, mask = ids + closing, mask + [False] * len(closing)
         rows.append(torch.tensor(ids))
@@ -131,6 +128,34 @@ def build_by_hand(
         "image_mask": filled(marks, 0),
         **(_looked_at(model, processor, pictures, pixels, padded) if pictures else {}),
     }
+
+
+def _tokenized(
+    tokenizer: Any, pieces: Sequence[str], image_ids: Sequence[int]
+) -> tuple[list[int], list[bool]]:
+    """The ids of a text with a picture between each two pieces, and which are a picture's.
+
+    Words of the vocabulary are written into the text, as code does that has them: SentencePiece
+    reads the piece behind one otherwise than alone. Ids of no word stand between pieces read alone.
+    """
+    added = {number: token for token, number in tokenizer.get_added_vocab().items()}
+    if len(pieces) > 1 and all(number in added for number in image_ids):
+        whole = "".join(added[number] for number in image_ids).join(pieces)
+        ids, run = [*tokenizer(whole, add_special_tokens=False).input_ids], [*image_ids]
+        starts, place = list[int](), 0
+        while place < len(ids):
+            is_start = ids[place : place + len(run)] == run
+            starts += [place] * is_start
+            place += len(run) if is_start else 1
+        if len(starts) == len(pieces) - 1:
+            held = {place for start in starts for place in range(start, start + len(run))}
+            return ids, [place in held for place in range(len(ids))]
+    ids, mask = list[int](), list[bool]()
+    for number, piece in enumerate(pieces):
+        words = tokenizer(piece, add_special_tokens=False).input_ids
+        ids += [*(image_ids if number else ()), *words]
+        mask += [True] * (len(image_ids) if number else 0) + [False] * len(words)
+    return ids, mask
 
 
 def _looked_at(

@@ -1,12 +1,16 @@
 """Ids and pixels where no processor makes them, beside what is counted by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from support.remote_code.tokenizer import byte_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from torch import nn
+from transformers import PreTrainedTokenizerFast
 from transformers.image_processing_base import ImageProcessingMixin
 
 from normprobe.data.sample import Sample
@@ -241,3 +245,25 @@ def test_marks_around_a_picture_that_are_words_do_not_go_either() -> None:
     (ids,) = build_by_hand(nn.Module(), tokenizer, samples, None, **around)["input_ids"].tolist()
     before, behind = tokenizer(["<img>", "</img>What?"], add_special_tokens=False).input_ids
     assert ids == [*before, -200, *behind]
+
+
+def test_the_text_behind_a_picture_is_read_as_in_the_whole_where_words_stand_for_it() -> None:
+    """SentencePiece opens a text with a space, and not what follows a token (Muffin, u-LLaVA)."""
+    letters = ["<unk>", "<patch>", "\u2581", *"abc"]
+    known = {letter: number for number, letter in enumerate(letters)}
+    model = Tokenizer(models.BPE(known, [], unk_token="<unk>"))
+    model.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=model, unk_token="<unk>", additional_special_tokens=["<patch>"]
+    )
+    (whole,) = (tokenizer("a<patch><patch>bc", add_special_tokens=False).input_ids,)
+    assert whole == [2, 3, 1, 1, 4, 5]
+    samples = [Sample("one", "bc", images=(Image.new("RGB", (4, 4)),))]
+    how: dict[str, Any] = {"turn": "a{images}{prompt}", "pixels": (4, [0.5] * 3, [0.5] * 3)}
+    how["image"] = "%"
+    made = build_by_hand(nn.Module(), tokenizer, samples, None, image_ids=[1, 1], **how)
+    assert made["input_ids"][0].tolist() == whole
+    assert made["image_mask"][0].tolist() == [each == 1 for each in whole]
+    # An id of no word is put between texts that are read alone, as LLaVA's code does.
+    made = build_by_hand(nn.Module(), tokenizer, samples, None, image_ids=[-200], **how)
+    assert made["input_ids"][0].tolist() == [2, 3, -200, 2, 4, 5]

@@ -102,9 +102,9 @@ TAKES = {{  # by its name in forward, which of what is made
 #: What some forwards take that neither a picture nor a prompt says, and what will do.
 _FILLED = {
     "labels": 'made["labels"] = made["input_ids"] * 0 - 100  # no word is to be foretold',
-    "modalities": 'made["modalities"] = ["image"] * sum(len(sample.images) for sample in samples)',
+    "modalities": 'made["modalities"] = ["image"] * sum(len(s.images) for s in samples)  # a guess',
     "image_flags": 'made["image_flags"] = made["pixel_values"][:, :1, 0, 0] * 0 + 1  # all tiles',
-    "modals": 'made["modals"] = ["image"] * sum(len(sample.images) for sample in samples)',
+    "modals": 'made["modals"] = ["image"] * sum(len(s.images) for s in samples)  # a guess',
 }
 _GIVEN = "{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}"
 
