@@ -293,6 +293,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     bridge_alone(torch.distributed)
     bridge_cache(DynamicCache)
     bridge_token_of_config(PretrainedConfig)
+    bridge_spread(PretrainedConfig)
     bridge_unset_rope(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
@@ -883,6 +884,12 @@ def bridge_listed_parts(processor_class: Any) -> None:
 
     processor_class.attributes = None
     processor_class.get_attributes = classmethod(listed_or_told)
+
+
+def bridge_spread(config_class: Any) -> None:
+    """How far weights are spread that nobody reads: some configs of towers had it once (EMOVA)."""
+    if not hasattr(config_class, "initializer_range"):
+        config_class.initializer_range = 0.02
 
 
 def bridge_token_of_config(config_class: Any) -> None:

@@ -957,3 +957,10 @@ def test_what_a_copy_of_generate_imports_is_there(name: str) -> None:
     with remote_code_bridges.foreign_code(True, []):
         found = getattr(importlib.import_module("transformers.generation.utils"), name)
     assert not name.startswith("is_") or not found()
+
+
+def test_a_config_without_a_spread_of_weights_has_one() -> None:
+    with remote_code_bridges.foreign_code(True, []):
+        assert PretrainedConfig().initializer_range == 0.02
+    assert LlamaConfig(initializer_range=0.5).initializer_range == 0.5
+    assert "initializer_range" not in PretrainedConfig().to_dict()

@@ -228,9 +228,9 @@ class MeasuredModel:
         """Of what was watched last: ``VisionStages.calls_beside``."""
         return self._stages.calls_beside(visual) if self._stages else (0, 0)
 
-    def rows_beside(self, visual: Tensor) -> tuple[int, int]:
+    def rows_beside(self, entered: Tensor, visual: int) -> tuple[int, int]:
         """Likewise, row by row."""
-        return self._stages.rows_beside(visual) if self._stages else (0, 0)
+        return self._stages.rows_beside(entered, visual) if self._stages else (0, 0)
 
     @property
     def rows_given(self) -> int:

@@ -37,6 +37,7 @@ from normprobe.model.vision_stages import (
 from normprobe.schema import (
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
+    STRUCTURAL,
     TOKEN_GROUPS,
     VISION_ENCODER,
     VISUAL,
@@ -261,17 +262,26 @@ def _doubt_other_calls(model: MeasuredModel, batch: MeasuredBatch) -> None:
         return
     visual = _rows(model, batch)[1]
     beside, entering = model.calls_beside(visual)
-    idle, rows = (0, 0) if is_native(model.model) else model.rows_beside(visual)
-    if idle and not beside:
-        model.add_doubt(
-            f"of {rows} rows that {model.parts.projector.name} hands over {idle} enter no position "
-            "of the decoder, as those of a picture that its code makes up (Baichuan-Omni): its "
-            "stages, and those before, hold them, too"
-        )
+    if not is_native(model.model) and not beside:
+        _doubt_idle_rows(model, batch)
     if beside and entering:
         model.add_doubt(
             f"{model.parts.projector.name} runs {beside + entering} times a forward, and of "
             f"{beside} no row enters the decoder: its stages hold the rows of all"
+        )
+
+
+def _doubt_idle_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
+    """Say where the projector hands over rows that enter nowhere, beside all that do."""
+    entered = model.watched(batch.inputs)[1]
+    groups, projector = batch.groups_at(entered), model.parts.projector
+    enters = (groups == _VISUAL) | (groups == TOKEN_GROUPS.index(STRUCTURAL))
+    idle, rows = model.rows_beside(entered[enters], int((groups == _VISUAL).sum()))
+    if idle and projector is not None:
+        model.add_doubt(
+            f"of {rows} rows that {projector.name} hands over {idle} enter no position of the "
+            "decoder, as those of a picture that code makes up (Baichuan-Omni): its stages, and "
+            "those before, hold them, too"
         )
 
 

@@ -273,20 +273,20 @@ class VisionStages:
         return enters.count(False), enters.count(True)
 
     @in_full_precision
-    def rows_beside(self, visual: Tensor) -> tuple[int, int]:
+    def rows_beside(self, entered: Tensor, visual: int) -> tuple[int, int]:
         """How many rows that the projector returns are none that enters the decoder; of how many.
 
-        (0, 0) where those that enter are not all found among them. ``visual`` as in
-        ``calls_beside``.
+        (0, 0) where fewer are found than visual rows enter. ``entered``: these and structural ones,
+        ``[tokens, hidden]``; ``visual``: how many are no structural ones.
         """
-        entered, found, rows = _unit(visual.float()), 0, 0
+        entered, found, rows = _unit(entered.float()), 0, 0
         for kept, groups, size in self._kept.get(self._left, []):
             kept = kept[groups == _VISUAL]
-            if size == visual.shape[-1] and len(kept):
+            if size == entered.shape[-1] and len(kept):
                 alike = _unit(kept.float()) @ entered.to(kept.device).T
                 found += int((alike.nan_to_num().amax(dim=-1) > SAME_ROW).sum())
                 rows += len(kept)
-        return (rows - found, rows) if found == len(visual) else (0, 0)
+        return (rows - found, rows) if found >= visual else (0, 0)
 
     def leave_out_chosen(self) -> str:
         """Leave out what entered a projector that was given several states; a doubt that says so.

@@ -453,6 +453,7 @@ def test_rows_that_end_a_picture_are_structural_behind_the_projector_too(side_by
             assert table.loc[(stage, group), "norm_mean"] == pytest.approx(
                 norms.mean().item(), 1e-6
             )
+    assert "enter no position" not in " ".join(run.record.get("doubts", []))
     told = "connector is given 3 states side by side, and nothing tells which it reads"
     assert (told in " ".join(run.record.get("doubts", []))) == side_by_side
     assert (schema.PROJECTOR_INPUT in table.index.levels[0]) == (not side_by_side)
