@@ -3,6 +3,7 @@
 import json
 import linecache
 import re
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,12 @@ _MEND = "setup() of --inputs FILE.py can put back what it misses"
 #: Where transformers puts the modules of repositories.
 _OWN = "transformers_modules."
 _OF_OTHERS = ("torch.", "transformers.")
+
+#: Whose lines no message names: an error begins in code that calls them.
+_LIBRARIES = {
+    *("PIL", "accelerate", "datasets", "huggingface_hub", "normprobe", "numpy", "pandas"),
+    *("safetensors", "tokenizers", "torch", "torchvision", "transformers"),
+}
 
 #: What ``normprobe[vision]`` brings.
 VISION = ("torchvision", "timm", "scipy")
@@ -222,7 +229,7 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
             f"no class of {name} is registered, of which {auto_class} could make a model",
             register_in_setup(auto_class, config),
         )
-    what = f"{type(error).__name__}: {_without_file(first_line(error))}"
+    what = f"{type(error).__name__}: {_without_file(first_line(error))}{_place(error)}"
     running = _running_version()
     if _line(written_for) in (None, _running()):
         return NormprobeError(
@@ -313,7 +320,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
     if is_own:
         version = other_version(version_of(model))
         return NormprobeError(
-            f"the code of {name} fails on these inputs: {what}",
+            f"the code of {name} fails on these inputs: {what}{_place(error)}",
             f"{_OTHERS}; if they fit: {version}",
         )
     check = f"hold them against what its forward takes, or {_OTHERS}; what it asks beside, as code "
@@ -323,9 +330,18 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
     if is_native(model):
         check = "check that model and processor belong together"
     return NormprobeError(
-        f"{name} fails on these inputs: {what}",
+        f"{name} fails on these inputs: {what}{_place(error)}",
         f"{check}, or try --batch-size 1; NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
     )
+
+
+def _place(error: BaseException) -> str:
+    """The last line of code that is neither a library's nor normprobe's, for a message; or ""."""
+    for frame, number in reversed([*walk_tb(error.__traceback__)]):
+        library = _room(frame).partition(".")[0]
+        if library not in sys.stdlib_module_names and library not in _LIBRARIES:
+            return f" ({Path(frame.f_code.co_filename).name}, line {number})"
+    return ""
 
 
 def _without_attention(error: Exception) -> str:

@@ -1,6 +1,8 @@
 """Code of a checkpoint that fails is told in two lines: what it was written for, and a way out."""
 
 import json
+import linecache
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -427,7 +429,13 @@ def test_what_no_version_ever_had_is_told_before_versions(
         blames_version
     )
     assert ("fails on these inputs" in raised.value.problem) != blames_version
-    assert raised.value.problem.endswith(", where labels is None") == (how == "nothing to write to")
+    lacks = ", where labels is None (test_code_failures.py, line "
+    assert (lacks in raised.value.problem) == (how == "nothing to write to")
+    # The line of the model's code, and not one of torch or transformers that it called.
+    place = re.search(r"\(test_code_failures\.py, line (\d+)\)$", raised.value.problem)
+    assert place is not None
+    line = linecache.getline(__file__, int(place[1]))
+    assert line.strip().startswith(("raise NotImpl", "return self.", "return x.grad", "labels[x"))
     assert raised.value.remedy.startswith("begin others") != blames_version
 
 
