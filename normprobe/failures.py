@@ -412,7 +412,7 @@ def _place_of_hook(error: BaseException) -> str:
     if not others:
         return ""
     room, name = others[-1]
-    ours = room.startswith("normprobe.") and room not in _RUNS_OTHERS
+    ours = room.startswith("normprobe.") and not room.startswith(_RUNS_OTHERS)
     return f"{name} of {room}" if ours else ""
 
 

@@ -42,6 +42,15 @@ from transformers.models.clip.modeling_clip import CLIPEncoderLayer
 from transformers.utils import import_utils
 
 from normprobe import remote_code_bridges
+from normprobe.remote_code_bridges import (
+    attention,
+    configs,
+    layers,
+    model_classes,
+    moved_names,
+    noted,
+    processors,
+)
 from normprobe.versions import is_line_5
 
 
@@ -58,8 +67,8 @@ def older_config(**fields: Any) -> Any:
                 self.rope_scaling["type"] = "default"
                 self.rope_scaling["rope_type"] = self.rope_scaling["type"]
 
-    remote_code_bridges.bridge_rope_scaling(OlderConfig)
-    remote_code_bridges.bridge_config_defaults(OlderConfig)
+    configs.bridge_rope_scaling(OlderConfig)
+    configs.bridge_config_defaults(OlderConfig)
     return OlderConfig(**fields)
 
 
@@ -82,7 +91,7 @@ def test_plain_rotary_tables_have_no_scaling() -> None:
 def test_to_set_rope_scaling_to_none_leaves_the_table() -> None:
     """As the classes of LLaVA-NeXT and LongVA do while they are built."""
     config = type("Derived", (LlamaConfig,), {"model_type": "derived"})(rope_theta=77.0)
-    remote_code_bridges.bridge_rope_scaling(type(config))
+    configs.bridge_rope_scaling(type(config))
     config.rope_scaling = None
     assert config.rope_parameters == {"rope_type": "default", "rope_theta": 77.0}
     config.rope_scaling = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5.0}
@@ -127,7 +136,7 @@ def test_a_copy_of_a_config_puts_the_token_of_the_hub_among_its_arguments(
         pass
 
     monkeypatch.delattr(PretrainedConfig, "_set_token_in_kwargs", raising=False)
-    remote_code_bridges.bridge_token_of_config(Older)
+    configs.bridge_token_of_config(Older)
     Older._set_token_in_kwargs(arguments := {"revision": "main"})
     assert arguments == {"revision": "main"}
 
@@ -145,7 +154,7 @@ def test_plain_rotary_tables_of_a_package(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_function_of_plain_rotary_tables() -> None:
     module: Any = ModuleType("older")
     module.ROPE_INIT_FUNCTIONS = ROPE_INIT_FUNCTIONS
-    remote_code_bridges.bridge_default_rope(module)
+    configs.bridge_default_rope(module)
     config = older_config(hidden_size=64, num_attention_heads=4, partial_rotary_factor=0.5)
     table, factor = module.ROPE_INIT_FUNCTIONS["default"](config, "cpu")
     assert factor == 1.0
@@ -161,7 +170,7 @@ def test_flash_attention_is_asked_for_where_it_is(
     config = older_config(attn_implementation="flash_attention_2")
     config.vision_config = older_config(attn_implementation="flash_attention_2")
     config.other = older_config(attn_implementation="sdpa")
-    remote_code_bridges.bridge_missing_flash_attention(config)
+    attention.bridge_missing_flash_attention(config)
     expected = "flash_attention_2" if installed else "eager"
     assert config._attn_implementation == config.vision_config._attn_implementation == expected
     assert config.other._attn_implementation == "sdpa"
@@ -336,7 +345,7 @@ def test_a_key_of_an_older_auto_class_is_that_of_its_heir(
     keys: list[str], made_by: str | None
 ) -> None:
     config: Any = SimpleNamespace(auto_map={key: f"modeling.{key}" for key in keys})
-    remote_code_bridges.bridge_auto_map(config)
+    configs.bridge_auto_map(config)
     found = config.auto_map.get("AutoModelForImageTextToText")
     assert found == (None if made_by is None else f"modeling.{made_by}")
 
@@ -384,14 +393,14 @@ def test_what_older_code_loads_itself_keeps_its_buffers(tmp_path: Path) -> None:
 
 def test_every_model_has_what_all_models_had(monkeypatch: Any) -> None:
     monkeypatch.delattr(PreTrainedModel, "get_head_mask", raising=False)
-    remote_code_bridges.bridge_model_attributes(PreTrainedModel)
+    model_classes.bridge_model_attributes(PreTrainedModel)
     model: Any = object.__new__(type("Older", (PreTrainedModel,), {}))
     assert vars(PreTrainedModel)["get_head_mask"](model, None, 3) == [None, None, None]
 
 
 def test_a_mask_is_inverted_as_every_model_could(monkeypatch: Any) -> None:
     monkeypatch.delattr(PreTrainedModel, "invert_attention_mask", raising=False)
-    remote_code_bridges.bridge_model_attributes(PreTrainedModel)
+    model_classes.bridge_model_attributes(PreTrainedModel)
     invert = vars(PreTrainedModel)["invert_attention_mask"]
     kept, least = torch.tensor([[1, 1, 0]]), torch.finfo(torch.float32).min
     found = invert(SimpleNamespace(dtype=torch.float32), kept)
@@ -406,10 +415,10 @@ def test_a_processor_that_loads_its_parts_by_their_path() -> None:
         def _get_arguments_from_pretrained(cls, path: str, **options: Any) -> Any:
             return cls.__name__, path, options
 
-    remote_code_bridges.bridge_processor_parts(Older)
+    processors.bridge_processor_parts(Older)
     load: Any = Older._get_arguments_from_pretrained
     assert load("folder", {"a": 1}, revision="main") == ("Older", "folder", {"revision": "main"})
-    remote_code_bridges.bridge_processor_parts(Older)  # once
+    processors.bridge_processor_parts(Older)  # once
     assert load("folder", {}) == ("Older", "folder", {})
 
 
@@ -430,7 +439,7 @@ def test_a_processor_that_lists_its_parts_keeps_others_by_itself(monkeypatch: An
             super().__init__(image_processor, tokenizer)
 
     monkeypatch.setattr(Parts, "check_argument_for_proper_class", lambda *_: None)
-    remote_code_bridges.bridge_listed_parts(Parts)
+    processors.bridge_listed_parts(Parts)
     made = Older("images", "codes", "words")
     assert (made.image_processor, made.tokenizer) == ("images", "words")  # type: ignore[attr-defined]
     assert made.vision_tokenizer == "codes"
@@ -442,7 +451,7 @@ def test_a_tower_that_became_its_own_model() -> None:
     class Tower(nn.Module):
         pass
 
-    remote_code_bridges.bridge_tower_inside(Tower)
+    layers.bridge_tower_inside(Tower)
     tower: Any = Tower()
     assert tower.vision_model is tower
     assert [*tower.modules()] == [tower]
@@ -465,7 +474,7 @@ def test_a_tower_whose_forward_calls_the_one_inside_runs_what_it_overrides() -> 
             assert self.vision_model.width == 3
             return self.vision_model(x)[0]
 
-    remote_code_bridges.bridge_tower_inside(Base)
+    layers.bridge_tower_inside(Base)
     assert Derived()(torch.zeros(1)).item() == 1
     plain: Any = Base()
     assert plain.vision_model is plain
@@ -623,8 +632,8 @@ def test_a_tower_inside_a_decoder_returns_each_state_once() -> None:
     decoder = tiny_model("llama").model
     decoder.tower = tower
     pixels = torch.ones(1, 3, *[tower.config.image_size] * 2)
-    remote_code_bridges.bridge_capturing()
-    remote_code_bridges.bridge_capturing()
+    layers.bridge_capturing()
+    layers.bridge_capturing()
     with torch.no_grad():
         for _ in range(2):
             states = tower(pixels, output_hidden_states=True).hidden_states
@@ -651,7 +660,7 @@ def test_a_tied_name_that_no_weight_has_is_passed_over() -> None:
     model = tiny_model("llama")
     model._tied_weights_keys = ["lm_head.weight", "encoder.embed_tokens.weight"]
     model.config.tie_word_embeddings = True
-    remote_code_bridges.bridge_tied_keys(model)
+    model_classes.bridge_tied_keys(model)
     assert model._tied_weights_keys == {"lm_head.weight": "model.embed_tokens.weight"}
 
 
@@ -662,7 +671,7 @@ def test_weights_of_a_model_inside_a_plain_module_stay_tied() -> None:
     outer = nn.Module()
     outer.holder = nn.ModuleDict({"language": inner})
     outer.all_tied_weights_keys = {"a": "b"}
-    remote_code_bridges.bridge_nested_ties(outer)
+    model_classes.bridge_nested_ties(outer)
     name = "holder.language"
     assert outer.all_tied_weights_keys == {
         "a": "b",
@@ -682,7 +691,7 @@ def test_a_plain_rotary_module_has_the_method_that_its_loader_asks_for() -> None
     rotary = RotaryEmbedding()
     Scaled.__name__ = "ScaledRotaryEmbedding"
     model = nn.ModuleList([rotary, Scaled(), nn.Linear(1, 1)])
-    remote_code_bridges.bridge_rotary_modules(model)
+    configs.bridge_rotary_modules(model)
     config = LlamaConfig(hidden_size=8, num_attention_heads=2)
     config.rope_theta = 100.0
     frequencies, factor = rotary.compute_default_rope_parameters(config)
@@ -784,9 +793,9 @@ def test_modules_that_a_copy_lacks_are_kept_in_no_dtype() -> None:
 
 def test_older_code_asks_for_the_first_flash_attention() -> None:
     """EmbodiedGPT's; there is none of it here."""
-    for module_name, name, there in remote_code_bridges._MOVED:
+    for module_name, name, there in moved_names.MOVED:
         if name == "is_flash_attn_available":
-            remote_code_bridges.bridge_moved_name(module_name, name, there)
+            moved_names.bridge_moved_name(module_name, name, there)
             assert not importlib.import_module(module_name).is_flash_attn_available()
             return
     pytest.fail("no such bridge")
@@ -862,7 +871,7 @@ def test_a_forward_of_older_code_is_not_told_where_its_rows_are() -> None:
             return self.embed_tokens(input_ids)
 
     config = LlamaConfig(vocab_size=9, hidden_size=32, num_attention_heads=4, num_hidden_layers=1)
-    remote_code_bridges.bridge_place_keyword(Copied)
+    layers.bridge_place_keyword(Copied)
     assert list(signature(Copied.forward).parameters) == ["self", "input_ids", "use_cache"]
     model = Copied(config)
     with nullcontext() if not is_line_5() else pytest.raises(TypeError):  # 5 tells nobody
@@ -872,7 +881,7 @@ def test_a_forward_of_older_code_is_not_told_where_its_rows_are() -> None:
 @pytest.mark.parametrize("name", ["LLAMA_INPUTS_DOCSTRING", "QWEN2_START_DOCSTRING"])
 def test_a_docstring_that_a_copy_of_a_model_imports_is_there(name: str) -> None:
     with remote_code_bridges.foreign_code(True, []):
-        module = importlib.import_module(remote_code_bridges._modeling(name.split("_")[0]))
+        module = importlib.import_module(moved_names.modeling(name.split("_")[0]))
     assert isinstance(getattr(module, name), str)
 
 
@@ -889,7 +898,7 @@ def test_classes_of_an_import_that_failed_are_bridged(
     with pytest.raises(ImportError), remote_code_bridges.foreign_code(True, []):
         importlib.import_module("half_imported")
     kept = sys.modules.pop("half_imported_inner").Inner
-    assert remote_code_bridges._BRIDGED in vars(kept)
+    assert noted.BRIDGED in vars(kept)
 
 
 def test_a_class_that_a_package_put_there_keeps_its_forward(monkeypatch: Any) -> None:
@@ -899,7 +908,7 @@ def test_a_class_that_a_package_put_there_keeps_its_forward(monkeypatch: Any) ->
         def forward(self, hidden_states: Any, position_ids: Any = None) -> tuple[Any]:
             return (hidden_states,)
 
-    module = importlib.import_module(remote_code_bridges._modeling("Llama"))
+    module = importlib.import_module(moved_names.modeling("Llama"))
     own = Layer.forward
     monkeypatch.setattr(module, "LlamaDecoderLayer", Layer)
     with remote_code_bridges.foreign_code(True, []):
@@ -911,7 +920,7 @@ def test_all_public_names_are_imported_by_a_star(
 ) -> None:
     """Modules of transformers list few of theirs by now (mPLUG-Owl2, DocOwl)."""
     monkeypatch.syspath_prepend(tmp_path)
-    place = remote_code_bridges._modeling("Llama")
+    place = moved_names.modeling("Llama")
     star = f"from {place} import *\nfound = BaseModelOutputWithPast, LlamaMLP\n"
     (tmp_path / "imports_a_star.py").write_text(star)
     with remote_code_bridges.foreign_code(True, []):
@@ -940,7 +949,7 @@ def test_a_mask_that_code_overrides_and_nothing_makes_is_told(kind: Any) -> None
     """ET Chat lets rows of a picture see each other so, in older transformers."""
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
     model = nn.Sequential(kind(LlamaConfig(vocab_size=9, **sizes)))
-    told = remote_code_bridges.uncalled_masks(model)
+    told = attention.uncalled_masks(model)
     assert told == (["_Masking._update_causal_mask"] if kind is _Masking else [])
 
 

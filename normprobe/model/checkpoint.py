@@ -124,11 +124,9 @@ def open_checkpoint(
     from transformers import AutoConfig, PretrainedConfig
     from transformers.utils.hub import extract_commit_hash
 
-    from normprobe.remote_code_bridges import (
-        bridge_auto_map,
-        bridge_missing_flash_attention,
-        foreign_code,
-    )
+    from normprobe.remote_code_bridges import foreign_code
+    from normprobe.remote_code_bridges.attention import bridge_missing_flash_attention
+    from normprobe.remote_code_bridges.configs import bridge_auto_map
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(

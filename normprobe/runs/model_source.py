@@ -60,7 +60,7 @@ from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import UnreadWeights, find_or_trace
 from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL, Loading
-from normprobe.remote_code_bridges import uncalled_masks
+from normprobe.remote_code_bridges.attention import uncalled_masks
 from normprobe.runs.facts import checkpoint_facts, model_facts
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL
 from normprobe.specimen import SPECIMEN_DIR

@@ -1,0 +1,227 @@
+"""Code that a checkpoint brings: what transformers 5 changed for it.
+
+Each bridge is a function that says which change it makes up for. Names are put back where they were
+imported from; classes are bridged as they come out of the repository's files, or out of an
+installed package that is imported for it, and no others are. All of it only where the code is
+trusted (``--trust-remote-code``).
+
+    with foreign_code(trusted, bridges):   # around what imports or runs such code
+        model = auto_class.from_config(config, trust_remote_code=trusted)
+    bridges                                # the names of those that were needed
+
+The chapters: ``moved_names``, ``configs``, ``model_classes`` (how they are made, filled and tied),
+``layers`` (and towers and caches), ``attention`` (and masks), ``processors``.
+"""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.util import find_spec
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    DynamicCache,
+    PretrainedConfig,
+    PreTrainedModel,
+    ProcessorMixin,
+    configuration_utils,
+    dynamic_module_utils,
+)
+from transformers.utils import logging as transformers_logging
+
+from normprobe.remote_code_bridges.attention import (
+    bridge_asked_flash_attention,
+    bridge_causal_mask,
+    bridge_flash_keyword,
+)
+from normprobe.remote_code_bridges.configs import (
+    bridge_composition,
+    bridge_config_defaults,
+    bridge_default_rope,
+    bridge_rope_scaling,
+    bridge_spread,
+    bridge_token_of_config,
+    bridge_unset_rope,
+    fields_that_may_be,
+    init_as_written,
+    register_if_free,
+)
+from normprobe.remote_code_bridges.layers import (
+    CALLED,
+    bridge_alone,
+    bridge_cache,
+    bridge_capturing,
+    bridge_decoder_layer,
+    bridge_place_keyword,
+    bridge_tower_inside,
+    bridge_tower_layer,
+    bridge_tower_names,
+)
+from normprobe.remote_code_bridges.model_classes import (
+    bridge_buffers,
+    bridge_building,
+    bridge_class_attributes,
+    bridge_generation,
+    bridge_kept_modules,
+    bridge_model_attributes,
+    bridge_post_init,
+    bridge_resizing,
+    bridge_tie_weights,
+    cast_or_move,
+    cpu_or_no_memory,
+    offer_for_own,
+)
+from normprobe.remote_code_bridges.moved_names import (
+    MOVED,
+    MOVED_MODULES,
+    bridge_moved_name,
+    modeling,
+    one_class_towers,
+)
+from normprobe.remote_code_bridges.noted import BRIDGED, note_bridge, noting
+from normprobe.remote_code_bridges.processors import (
+    bridge_listed_parts,
+    bridge_processor_parts,
+    tokenizer_as_written,
+)
+from normprobe.versions import is_line_5
+
+auto_docstring = importlib.import_module("transformers.utils.auto_docstring")
+auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
+
+
+@contextmanager
+def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
+    """Bridge the classes of a repository that are imported inside the block.
+
+    Those of the repository's files are bridged before they are used, those of an installed package
+    when the block ends.
+    """
+    if not trusted:
+        yield
+        return
+    imported = dynamic_module_utils.get_class_in_module
+
+    @wraps(imported)
+    def import_and_bridge(class_name: str, module_path: Any, **options: Any) -> type:
+        found: type = imported(class_name, module_path, **options)
+        for foreign in _classes_of(found):
+            bridge_default_rope(sys.modules[foreign.__module__])
+            _bridge_class(foreign)
+        return found
+
+    for module_name, name, there in MOVED:
+        bridge_moved_name(module_name, name, there)
+    for older, newer in MOVED_MODULES.items():
+        if find_spec(older) is None:
+            sys.modules[older] = importlib.import_module(newer)
+    for tower in one_class_towers():
+        bridge_tower_inside(tower)
+    bridge_tower_layer(importlib.import_module(modeling("CLIP")).CLIPEncoderLayer)
+    for kind in CALLED:
+        module = importlib.import_module(modeling(kind))
+        bridge_decoder_layer(
+            getattr(module, f"{kind}DecoderLayer"), getattr(module, f"{kind}RotaryEmbedding")
+        )
+        vars(module)["__all__"] = [n for n in vars(module) if not n.startswith("_")]  # to import *
+    bridge_causal_mask(PreTrainedModel)
+    bridge_resizing(PreTrainedModel)
+    bridge_capturing()
+    bridge_asked_flash_attention(PreTrainedModel)
+    bridge_alone(torch.distributed)
+    bridge_cache(DynamicCache)
+    bridge_token_of_config(PretrainedConfig)
+    bridge_spread(PretrainedConfig)
+    bridge_unset_rope(PretrainedConfig)
+    bridge_listed_parts(ProcessorMixin)
+    # Code that loads a file into a model without memory: the checkpoint's weights follow.
+    warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
+    before, level = set(sys.modules), transformers_logging.get_verbosity()
+    noting.append(bridges)
+    try:
+        with (
+            patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge),
+            patch.object(configuration_utils, "dataclass", fields_that_may_be, create=True),
+            patch.object(
+                configuration_utils, "wrap_init_to_accept_kwargs", init_as_written, create=True
+            ),
+            patch.object(AutoConfig, "register", staticmethod(register_if_free)),
+            patch.object(AutoTokenizer, "from_pretrained", staticmethod(tokenizer_as_written)),
+            patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
+            patch.object(nn.Module, "to", cast_or_move),
+            patch.object(torch.Tensor, "cpu", cpu_or_no_memory),
+            # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
+            patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
+        ):
+            try:
+                yield
+            finally:  # an import that fails leaves modules, which another does not run again
+                for module_name in sys.modules.keys() - before:
+                    for foreign in _classes_in(module_name):
+                        bridge_default_rope(sys.modules[module_name])
+                        _bridge_class(foreign)
+    finally:
+        noting.pop()
+        transformers_logging.set_verbosity(level)  # an import may ask for all there is (Elysium)
+
+
+def _bridge_class(foreign: type) -> None:
+    """Every bridge that a class may need, once."""
+    if BRIDGED not in vars(foreign):
+        needed: list[str] = []
+        noting.append(needed)
+        try:
+            if issubclass(foreign, PreTrainedModel):
+                bridge_flash_keyword(foreign)
+                bridge_place_keyword(foreign)
+            if issubclass(foreign, PreTrainedModel) and not is_line_5():
+                bridge_class_attributes(foreign)
+                bridge_kept_modules(foreign)
+            elif issubclass(foreign, PreTrainedModel):
+                bridge_post_init(foreign)
+                bridge_tie_weights(foreign)
+                bridge_model_attributes(foreign)
+                bridge_class_attributes(foreign)
+                bridge_generation(foreign)
+                bridge_building(foreign)
+                bridge_buffers(foreign)
+                if any(issubclass(foreign, tower) for tower in one_class_towers()):
+                    bridge_tower_names(foreign)
+            elif issubclass(foreign, ProcessorMixin) and is_line_5():
+                bridge_processor_parts(foreign)
+            elif issubclass(foreign, PretrainedConfig):
+                bridge_rope_scaling(foreign)
+                bridge_config_defaults(foreign)
+                bridge_composition(foreign)
+            else:
+                return
+        finally:
+            noting.pop()
+        setattr(foreign, BRIDGED, tuple(needed))
+    for name in vars(foreign)[BRIDGED]:
+        note_bridge(name)
+
+
+def _classes_of(found: type) -> Iterator[type]:
+    """The repository's own classes in the module of one of them, and in those that it imports."""
+    package = found.__module__.rpartition(".")[0]
+    module = importlib.import_module(found.__module__)
+    for value in [found, *vars(module).values()]:
+        if isinstance(value, type) and value.__module__.startswith(f"{package}."):
+            yield value
+
+
+def _classes_in(module_name: str) -> Iterator[type]:
+    """The classes that a module defines; none of transformers, whose code is no older than it."""
+    if module_name.partition(".")[0] != "transformers":
+        for value in list(vars(sys.modules[module_name]).values()):
+            if isinstance(value, type) and value.__module__ == module_name:
+                yield value

@@ -1,0 +1,202 @@
+"""Layers, towers and caches as older code calls them."""
+
+import importlib
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import torch
+
+from normprobe.remote_code_bridges.noted import note_bridge
+from normprobe.versions import is_line_5
+
+#: Whose layers are called by copies of what ran them.
+CALLED = ("Llama", "Mistral", "Qwen2")
+
+
+def bridge_tower_inside(model_class: Any) -> None:
+    """A tower was the ``vision_model`` of the model around it, which became the tower.
+
+    A class whose own forward calls it gets the forward that it overrides (Elysium).
+    """
+
+    def tower_inside(self: Any) -> Any:
+        found = self._modules.get("vision_model", self)
+        overrides = found is self and type(self).forward is not model_class.forward
+        return _Overridden(self, model_class) if overrides else found
+
+    if is_line_5() and not hasattr(model_class, "vision_model"):
+        model_class.vision_model = property(tower_inside)
+
+
+class _Overridden:
+    """A module that runs the forward of a class which its own overrides."""
+
+    def __init__(self, module: Any, base: Any) -> None:
+        self._module, self._base = module, base
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._base.forward(self._module, *arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def bridge_decoder_layer(layer_class: Any, rotary_class: Any) -> None:
+    """A decoder layer made its rotary tables, and returned a tuple.
+
+    Such a copy passes no tables: the layer would fail without them (DeepStack, ViSpeak).
+    """
+    run = layer_class.forward
+    if "position_embeddings" not in signature(run).parameters or run.__module__ == __name__:
+        return  # a package put a class of its own there (DocOwl)
+
+    @wraps(run)
+    def run_as_called(self: Any, *arguments: Any, **named: Any) -> Any:
+        given = signature(run).bind_partial(self, *arguments, **named).arguments
+        config = getattr(self.self_attn, "config", None)
+        if given.get("position_embeddings") is not None or config is None:
+            return run(self, *arguments, **named)
+        note_bridge(f"{layer_class.__name__} without rotary tables")
+        state, places = given["hidden_states"], given.get("position_ids")
+        if places is None:
+            places = torch.arange(state.shape[1], device=state.device)[None]
+        if "_normprobe_tables" not in vars(self):  # no module of the model
+            vars(self)["_normprobe_tables"] = rotary_class(config).to(state.device)
+        named["position_embeddings"] = vars(self)["_normprobe_tables"](state, places)
+        cache = named.pop("past_key_value", named.get("past_key_values"))
+        if cache is not None:
+            named["past_key_values"] = cache
+        left = run(self, *arguments, **named)
+        return left if isinstance(left, tuple) else (left, cache, cache)
+
+    run_as_called.__module__ = __name__
+    layer_class.forward = run_as_called
+
+
+def bridge_tower_layer(layer_class: Any) -> None:
+    """A layer of a tower took a mask more, and returned a tuple: code that passes it gets one."""
+    run = layer_class.forward
+    if "causal_attention_mask" in signature(run).parameters or run.__module__ == __name__:
+        return
+
+    @wraps(run)
+    def run_as_called(
+        self: Any, hidden_states: Any, attention_mask: Any = None, *more: Any, **named: Any
+    ) -> Any:
+        if not more and "causal_attention_mask" not in named:
+            return run(self, hidden_states, attention_mask, **named)
+        note_bridge(f"{layer_class.__name__} with a causal mask")
+        causal = more[0] if more else named.pop("causal_attention_mask")
+        masks = [each for each in (attention_mask, causal) if each is not None]
+        return (run(self, hidden_states, sum(masks[1:], *masks[:1]) if masks else None, **named),)
+
+    run_as_called.__module__ = __name__
+    layer_class.forward = run_as_called
+
+
+def bridge_place_keyword(model_class: Any) -> None:
+    """Transformers 4 tells a decoder where its rows are; copies of older code take it not."""
+    forward = vars(model_class).get("forward")
+    natives = [
+        each for each in model_class.__mro__[1:] if each.__module__.startswith("transformers.")
+    ]
+    told = any(
+        "cache_position" in signature(each.forward).parameters
+        for each in natives
+        if "forward" in vars(each)
+    )
+    if forward is None or not told or takes_keywords(forward):
+        return
+    if "cache_position" in signature(forward).parameters:
+        return
+
+    @wraps(forward)
+    def run_without(self: Any, *arguments: Any, **named: Any) -> Any:
+        if named.pop("cache_position", None) is not None:
+            note_bridge("cache_position")
+        return forward(self, *arguments, **named)
+
+    model_class.forward = run_without
+
+
+def bridge_capturing() -> None:
+    """A tower inside a decoder is watched once: it would return each state twice (NExT-Chat).
+
+    transformers watches all that a model holds when its states are first asked for, what was asked
+    for its own before among it.
+    """
+    if not is_line_5():
+        return
+    capturing: Any = importlib.import_module("transformers.utils.output_capturing")
+    watch = capturing.install_all_output_capturing_hooks
+
+    @wraps(watch)
+    def watch_once(model: Any, prefix: str | None = None) -> None:
+        if not getattr(model, "_output_capturing_hooks_installed", False):
+            watch(model, prefix)
+
+    if not hasattr(watch, "__wrapped__"):
+        capturing.install_all_output_capturing_hooks = watch_once
+
+
+def bridge_cache(cache_class: Any) -> None:
+    """Code makes a cache of tuples, asks how long it is, and returns tuples again."""
+
+    def from_tuples(cls: Any, past: Any = None) -> Any:
+        made = cls()
+        for layer, (keys, values) in enumerate(past or ()):
+            made.update(keys, values, layer)
+        return made
+
+    older = {
+        "from_legacy_cache": classmethod(from_tuples),
+        "get_usable_length": lambda self, _new, layer_idx=0: self.get_seq_length(layer_idx),
+        "to_legacy_cache": lambda self: self,
+    }
+    for name, method in older.items():
+        if not hasattr(cache_class, name):
+            setattr(cache_class, name, method)
+
+
+def bridge_tower_names(tower_class: Any) -> None:
+    """Weights of such a tower are found under their older names, if its class is derived from it.
+
+    transformers looks for them by the name of its own class alone.
+    """
+    make = tower_class.__init__
+    names = importlib.import_module("transformers.conversion_mapping")
+
+    @wraps(make)
+    def make_and_tell(self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        known = names.get_checkpoint_conversion_mapping
+        if "vision_model" not in self._modules and known(type(self).__name__) is None:
+            note_bridge("vision_model")
+            renamed = known("CLIPVisionModel")  # of all of _ONE_CLASS
+            names.register_checkpoint_conversion_mapping(type(self).__name__, renamed)
+
+    tower_class.__init__ = make_and_tell
+
+
+def bridge_alone(distributed: Any) -> None:
+    """Code that asks which of several processes it is, of a group that nobody began (EgoGPT)."""
+    for name, alone in (("get_rank", 0), ("get_world_size", 1)):
+        ask = getattr(distributed, name, None)
+        if ask is None or ask.__module__ == __name__:
+            continue
+
+        @wraps(ask)
+        def answer(*group: Any, _ask: Any = ask, _alone: int = alone, **options: Any) -> Any:
+            if distributed.is_initialized():
+                return _ask(*group, **options)
+            note_bridge("torch.distributed")
+            return _alone
+
+        answer.__module__ = __name__
+        setattr(distributed, name, answer)
+
+
+def takes_keywords(function: Any) -> bool:
+    """Whether a function takes keywords of any name."""
+    return any(p.kind is p.VAR_KEYWORD for p in signature(function).parameters.values())

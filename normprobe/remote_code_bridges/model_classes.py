@@ -1,0 +1,274 @@
+"""How models of older code are made, filled and tied."""
+
+import importlib
+import re
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    GenerationMixin,
+    PreTrainedModel,
+)
+
+from normprobe.remote_code_bridges.configs import bridge_rotary_modules
+from normprobe.remote_code_bridges.layers import takes_keywords
+from normprobe.remote_code_bridges.noted import BRIDGED, note_bridge
+
+auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
+
+_TO = nn.Module.to
+_CPU = torch.Tensor.cpu
+_OFFER = auto_factory._LazyAutoMapping.register
+
+#: What every model had; no head is masked here.
+_MODEL_ATTRIBUTES: dict[str, Any] = {
+    "is_parallelizable": False,
+    "_supports_flash_attn_2": False,
+    "get_head_mask": lambda self, head_mask, layers, *_: [None] * layers,
+    "invert_attention_mask": lambda self, mask: _hidden_by(mask, self.dtype),
+}
+
+
+def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
+    """Code that moves a part while it is made: without memory it is cast alone (VideoGPT+)."""
+    try:
+        return _TO(module, *arguments, **named)
+    except NotImplementedError as error:
+        if "meta tensor" not in str(error):
+            raise
+        note_bridge("Module.to")
+        dtype = torch._C._nn._parse_to(*arguments, **named)[1]
+        return module if dtype is None else _TO(module, dtype)
+
+
+def cpu_or_no_memory(tensor: Any, *arguments: Any, **named: Any) -> Any:
+    """Code that draws weights on the CPU while it is made: without memory there are none (Ola)."""
+    return tensor if tensor.is_meta else _CPU(tensor, *arguments, **named)
+
+
+def offer_for_own(offered: Any, config: Any, model: Any, exist_ok: bool = False) -> None:
+    """A config class may be called as one that transformers has by now: it is another."""
+    own = not str(getattr(config, "__module__", "transformers.")).startswith("transformers.")
+    _OFFER(offered, config, model, exist_ok=exist_ok or own)
+
+
+def bridge_resizing(base: Any) -> None:
+    """Rows that code adds to a table while it is made have no mean without memory (ET Chat)."""
+    resize = base.resize_token_embeddings
+
+    @wraps(resize)
+    def resize_as_made(self: Any, *arguments: Any, **named: Any) -> Any:
+        if any(weight.is_meta for weight in self.get_input_embeddings().parameters()):
+            named["mean_resizing"] = False
+        return resize(self, *arguments, **named)
+
+    if resize.__module__ != __name__:
+        resize_as_made.__module__ = __name__
+        base.resize_token_embeddings = resize_as_made
+
+
+def bridge_kept_modules(model_class: Any) -> None:
+    """Names of modules to keep in float32 may be those of another model; 4.57 refuses (Husky)."""
+    finish = model_class.post_init
+
+    @wraps(finish)
+    def drop_and_finish(self: Any) -> None:
+        there = {piece for name, _ in self.named_parameters() for piece in name.split(".")}
+        if absent := set(self._keep_in_fp32_modules or ()) - there:
+            note_bridge("_keep_in_fp32_modules")
+            self._keep_in_fp32_modules = [
+                name for name in self._keep_in_fp32_modules if name not in absent
+            ]
+        finish(self)
+
+    model_class.post_init = drop_and_finish
+
+
+def bridge_post_init(model_class: Any) -> None:
+    """Transformers 5 needs ``post_init``, which older classes do not call."""
+    make = model_class.__init__
+
+    @wraps(make)
+    def make_and_finish(self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        # Once, in the last of the repository's classes. AutoModel may have copied it to put
+        # `generate` beside it, and a partial load derives from it.
+        last = next(kind for kind in type(self).__mro__ if BRIDGED in vars(kind))
+        is_last = vars(last)["__init__"] is make_and_finish
+        if is_last and not hasattr(self, "all_tied_weights_keys"):
+            note_bridge("post_init")
+            self.post_init()
+
+    finish = model_class.post_init
+
+    @wraps(finish)
+    def bridge_and_finish(self: Any) -> None:
+        bridge_tied_keys(self)
+        bridge_rotary_modules(self)
+        finish(self)
+        bridge_nested_ties(self)
+
+    initialise = model_class.init_weights
+
+    @wraps(initialise)
+    def initialise_when_finished(self: Any) -> None:  # else what ends __init__ does it
+        if hasattr(self, "all_tied_weights_keys"):
+            initialise(self)
+
+    model_class.__init__ = make_and_finish
+    model_class.post_init = bridge_and_finish
+    model_class.init_weights = initialise_when_finished
+
+
+def bridge_tie_weights(model_class: type) -> None:
+    """Transformers 5 passes keywords to ``tie_weights``, which older classes do not take."""
+    tie: Any = vars(model_class).get("tie_weights")
+    if tie is None or takes_keywords(tie):
+        return
+
+    @wraps(tie)
+    def tie_without_keywords(self: Any, missing_keys: Any = None, **options: Any) -> Any:
+        del options
+        note_bridge("tie_weights")
+        tied = tie(self)
+        _take_from(missing_keys, self)
+        return tied
+
+    model_class.tie_weights = tie_without_keywords  # type: ignore[attr-defined]
+
+
+def bridge_tied_keys(model: Any) -> None:
+    """Tied weights were a list of names; they became a mapping to the weight they are tied to.
+
+    The list might hold names that no weight has (Florence-2).
+    """
+    keys = model._tied_weights_keys
+    if not isinstance(keys, list | tuple | set):
+        return
+    table = model.get_input_embeddings()
+    source = next((name for name, module in model.named_modules() if module is table), None)
+    if source is not None and getattr(model.config, "tie_word_embeddings", True):
+        note_bridge("_tied_weights_keys")
+        weights = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        held = [key for key in keys if any(re.search(key, name) for name in weights)]
+        model._tied_weights_keys = {key: f"{source}.weight" for key in held}
+    else:
+        model._tied_weights_keys = {}
+
+
+def bridge_nested_ties(model: Any) -> None:
+    """Weights of a model inside a plain module are tied as it says itself (StarVector).
+
+    Transformers 5 asks the children of a model, and no further.
+    """
+    for name, module in list(model.named_modules())[1:]:
+        for tied, source in getattr(module, "all_tied_weights_keys", {}).items():
+            if f"{name}.{tied}" not in model.all_tied_weights_keys:
+                note_bridge("nested ties")
+                model.all_tied_weights_keys[f"{name}.{tied}"] = f"{name}.{source}"
+
+
+def bridge_building(model_class: Any) -> None:
+    """Transformers 5 builds models on the meta device, where no tensor has values.
+
+    Older code computes with tensors while it is built: sizes of layers, positions, rotary tables.
+    Here only parameters are without values.
+    """
+    import torch
+    from accelerate import init_empty_weights
+
+    contexts = model_class.get_init_context.__func__
+
+    @classmethod  # type: ignore[misc]
+    def with_values(cls: Any, *arguments: Any, **options: Any) -> list[Any]:
+        asked = contexts(cls, *arguments, **options)
+        kept = [context for context in asked if not isinstance(context, torch.device)]
+        on_meta = len(kept) < len(asked)
+        return [*kept, init_empty_weights(include_buffers=False)] if on_meta else kept
+
+    model_class.get_init_context = with_values
+
+
+def bridge_buffers(model_class: Any) -> None:
+    """Transformers 5 gives what no checkpoint holds memory without values, buffers among it.
+
+    What code loads by itself, such as a text encoder, keeps those that it was built with, and what
+    nothing initialises later is zero.
+    """
+    import torch
+
+    move = model_class._move_missing_keys_from_meta_to_device
+
+    @wraps(move)
+    def move_and_keep(self: Any, missing_keys: Any, *arguments: Any, **options: Any) -> None:
+        built = {name: buffer for name, buffer in self.named_buffers() if not buffer.is_meta}
+        move(self, missing_keys, *arguments, **options)
+        with torch.no_grad():
+            for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
+                if name in built:
+                    tensor.copy_(built[name])
+                elif name in missing_keys:
+                    tensor.zero_()
+
+    model_class._move_missing_keys_from_meta_to_device = move_and_keep
+
+
+def bridge_generation(model_class: Any) -> None:
+    """Models without a head had ``prepare_inputs_for_generation``, which peft asks them for."""
+    name = "prepare_inputs_for_generation"
+    if hasattr(model_class, name):
+        return
+    look_up = model_class.__getattr__
+
+    def look_further(self: Any, wanted: str) -> Any:
+        if wanted != name:
+            return look_up(self, wanted)
+        note_bridge(name)
+        return partial(GenerationMixin.prepare_inputs_for_generation, self)
+
+    model_class.__getattr__ = look_further
+
+
+def bridge_model_attributes(_model_class: type) -> None:
+    """What went from every model: older classes read it of themselves, and of models inside."""
+    base: Any = PreTrainedModel
+    for name, value in _MODEL_ATTRIBUTES.items():
+        if not hasattr(base, name):
+            note_bridge(name)
+            setattr(base, name, value)
+
+
+def bridge_class_attributes(model_class: type) -> None:
+    """What a model supports became a class attribute; a property on the class reads as true.
+
+    Flash attention lost its number.
+    """
+    if vars(model_class).get("_supports_flash_attn_2"):
+        note_bridge("_supports_flash_attn_2")
+        model_class._supports_flash_attn = True  # type: ignore[attr-defined]
+    for name, value in list(vars(model_class).items()):
+        if name.startswith("_supports_") and isinstance(value, property):
+            note_bridge(name)
+            setattr(model_class, name, False)
+
+
+def _take_from(missing_keys: Any, model: Any) -> None:
+    """A weight that is the same object as one that was loaded is not missing."""
+    if not missing_keys:
+        return
+    by_identity: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        by_identity.setdefault(id(weight), []).append(name)
+    for names in by_identity.values():
+        if not set(names) <= set(missing_keys):
+            missing_keys.difference_update(names)
+
+
+def _hidden_by(mask: Any, dtype: Any) -> Any:
+    """What is added to attention so that a mask of 1 and 0 hides, ``[batch, 1, 1 or seq, seq]``."""
+    import torch
+
+    mask = mask[:, None] if mask.dim() == 3 else mask[:, None, None]
+    return (1.0 - mask.to(dtype)) * torch.finfo(dtype).min

@@ -1,0 +1,189 @@
+"""Names that moved to another module, or went, and are found where older code imports them from."""
+
+import importlib
+import typing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from normprobe.remote_code_bridges.layers import CALLED
+
+
+def modeling(name: str) -> str:
+    """Where transformers has the classes of a model."""
+    return f"transformers.models.{name.lower()}.modeling_{name.lower()}"
+
+
+def _of_every_attention(name: str) -> dict[str, Any]:
+    """The one class of a model's attention, by the names of what it looks up."""
+    module = importlib.import_module(modeling(name))
+    kinds = ("eager", "sdpa", "flash_attention_2")
+    return dict.fromkeys(kinds, getattr(module, f"{name}Attention"))
+
+
+#: Whose classes of attention became one.
+_ONE_ATTENTION = ("Llama", "Qwen2", "Mistral", "Whisper")
+
+#: Whose tower and the model around it became one class.
+_ONE_CLASS = ("CLIP", "Siglip")
+
+
+def one_class_towers() -> list[Any]:
+    """The classes of such towers."""
+    return [getattr(importlib.import_module(modeling(n)), f"{n}VisionModel") for n in _ONE_CLASS]
+
+
+#: Where older code imports a name from, the name, and where it is now or what stands for it.
+MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
+    ("transformers.activations", "PytorchGELUTanh", "transformers.activations:GELUTanh"),
+    (
+        "transformers.models.gpt2.tokenization_gpt2",
+        "bytes_to_unicode",
+        "transformers.convert_slow_tokenizer:bytes_to_unicode",
+    ),
+    ("transformers.cache_utils", "HybridCache", "transformers.cache_utils:StaticCache"),
+    ("transformers.image_utils", "VideoInput", "transformers.video_utils:VideoInput"),
+    (
+        "transformers.image_utils",
+        "make_batched_videos",
+        "transformers.video_utils:make_batched_videos",
+    ),
+    ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
+    ("transformers.utils", "is_torch_fx_available", lambda: _yes),
+    *(
+        ("transformers.utils", f"is_{name}_available", lambda: bool)
+        for name in ("flash_attn", "flax", "tf")
+    ),
+    (
+        "transformers.modeling_utils",
+        "is_flash_attn_2_available",
+        "transformers.utils:is_flash_attn_2_available",
+    ),
+    *(
+        ("transformers.modeling_utils", name, f"transformers.pytorch_utils:{name}")
+        for name in ("apply_chunking_to_forward", "prune_linear_layer")
+    ),
+    *(
+        ("transformers.modeling_utils", name, f"transformers.utils:{name}")
+        for name in (
+            *("CONFIG_NAME", "extract_commit_hash", "find_adapter_config_file"),
+            "is_peft_available",
+        )
+    ),
+    ("transformers.modeling_utils", "Conv1D", "transformers.pytorch_utils:Conv1D"),
+    ("transformers.tokenization_utils", "TensorType", "transformers.utils:TensorType"),
+    ("transformers", "AutoModelForVision2Seq", "transformers:AutoModelForImageTextToText"),
+    *(
+        ("transformers", f"{name}FeatureExtractor", f"transformers:{name}ImageProcessor")
+        for name in ("Beit", "CLIP", "ConvNext", "DeiT", "VideoMAE", "ViT")
+    ),
+    # What training, sampling and downloads use, and no forward does.
+    ("transformers", "LogitsWarper", "transformers:LogitsProcessor"),
+    ("transformers", "TRANSFORMERS_CACHE", "huggingface_hub.constants:HF_HUB_CACHE"),
+    ("transformers", "AdamW", "torch.optim:AdamW"),
+    ("transformers", "is_torch_tpu_available", lambda: bool),
+    ("transformers.utils", "is_safetensors_available", lambda: _yes),
+    ("transformers.modeling_utils", "no_init_weights", lambda: _no_init_weights),
+    # What prunes heads went; copies of BERT import it, and no forward calls it.
+    ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
+    ("transformers.pytorch_utils", "find_pruneable_heads_and_indices", lambda: None),
+    ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13", lambda: True),
+    (
+        "transformers.processing_utils",
+        "_validate_images_text_input_order",
+        lambda: _images_then_text,
+    ),
+    *(
+        ("transformers.tokenization_utils", name, f"transformers.tokenization_utils_base:{name}")
+        for name in ("PaddingStrategy", "PreTokenizedInput", "TextInput", "TruncationStrategy")
+    ),
+    *(
+        (modeling(name), f"{name}VisionTransformer", f"{modeling(name)}:{name}VisionModel")
+        for name in _ONE_CLASS
+    ),
+    *(
+        (
+            modeling(name),
+            "_expand_mask",
+            "transformers.modeling_attn_mask_utils:_prepare_4d_attention_mask",
+        )
+        for name in ("bert", "clip", "llama")
+    ),
+    (modeling("clip"), "clip_loss", f"{modeling('clip')}:image_text_contrastive_loss"),
+    # What is imported for other language models than the one that is measured (LLaVA's MPT), or for
+    # addresses of files.
+    *(
+        (modeling(kind), name, lambda: None)
+        for kind in ("bloom", "opt")
+        for name in ("_expand_mask", "_make_causal_mask")
+    ),
+    *(("transformers.utils.hub", name, lambda: None) for name in ("download_url", "is_remote_url")),
+    # A class for each attention became one that looks it up.
+    *(
+        (modeling(name), f"{name.upper()}_ATTENTION_CLASSES", partial(_of_every_attention, name))
+        for name in _ONE_ATTENTION
+    ),
+    *(
+        (modeling(name), f"{name}{kind}", f"{modeling(name)}:{name}Attention")
+        for name in _ONE_ATTENTION
+        for kind in ("FlashAttention2", "SdpaAttention")
+    ),
+    # What a decorator writes into docstrings.
+    *(
+        (modeling(name), f"{name.upper()}_{kind}_DOCSTRING", lambda: "")
+        for name in ("CLIP", *CALLED)
+        for kind in ("INPUTS", "START")
+    ),
+    # Of caches and of checks that copies of generate() make (OpenOmni).
+    *(
+        ("transformers.generation.utils", name, lambda: None)
+        for name in (
+            *("GenerateNonBeamOutput", "NEED_SETUP_CACHE_CLASSES_MAPPING"),
+            *("QUANT_BACKEND_CLASSES_MAPPING", "QuantizedCacheConfig"),
+        )
+    ),
+    *(
+        ("transformers.generation.utils", f"is_{name}", lambda: bool)
+        for name in (
+            *("deepspeed_zero3_enabled", "hqq_available", "quanto_available"),
+            "torchdynamo_compiling",
+        )
+    ),
+    # Private, and of no use to a forward (PIIP).
+    ("transformers.modeling_utils", "_load_state_dict_into_model", lambda: None),
+    ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
+)
+
+#: Modules that moved, and where they are now.
+MOVED_MODULES = {"transformers.deepspeed": "transformers.integrations.deepspeed"}
+
+
+def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any]) -> None:
+    """A name that moved to another module, or went, is found where older code imports it from."""
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError:
+        return
+    if hasattr(module, name):
+        return
+    if callable(there):
+        setattr(module, name, there())
+        return
+    new_module, _, new_name = there.partition(":")
+    setattr(module, name, getattr(importlib.import_module(new_module), new_name))
+
+
+def _no_init_weights(_enable: bool = True) -> AbstractContextManager[None]:
+    """It could be switched off, and stood elsewhere."""
+    made: Any = importlib.import_module("transformers.initialization").no_init_weights
+    return made() if _enable else nullcontext()
+
+
+def _yes() -> bool:
+    return True
+
+
+def _images_then_text(images: Any, text: Any) -> tuple[Any, Any]:
+    """Older transformers took both orders and sorted them out."""
+    return images, text

@@ -1,0 +1,72 @@
+"""Processors and tokenizers as older code loads them."""
+
+import importlib
+from inspect import signature
+from typing import Any
+
+from transformers import (
+    AutoTokenizer,
+)
+from transformers.utils.hub import cached_file
+
+from normprobe.remote_code_bridges.noted import note_bridge
+
+tokenization_auto = importlib.import_module("transformers.models.auto.tokenization_auto")
+
+_TOKENIZER = AutoTokenizer.from_pretrained
+
+
+def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> Any:
+    """A SentencePiece file that stands alone is read by the class that its folder names.
+
+    By the type of the config, as of LLaVA's own code, it is read without the space that opens a
+    text: other ids at the beginning of each piece.
+    """
+    found = _TOKENIZER(path_or_id, *arguments, **options)
+    if type(found).__name__ != "TokenizersBackend":
+        return found
+    where = {name: options[name] for name in ("revision", "subfolder") if name in options}
+    quietly = {"_raise_exceptions_for_missing_entries": False}
+    quietly |= {"_raise_exceptions_for_connection_errors": False}
+    named = tokenization_auto.get_tokenizer_config(path_or_id, **where).get("tokenizer_class") or ""
+    own = named.removesuffix("Fast")
+    if own != "LlamaTokenizer" or cached_file(path_or_id, "tokenizer.json", **where, **quietly):
+        return found
+    note_bridge(f"{named} by its name")
+    return tokenization_auto.tokenizer_class_from_name(own).from_pretrained(path_or_id, **where)
+
+
+def bridge_processor_parts(processor_class: Any) -> None:
+    """A processor that loads its parts itself got no dict of its settings beside their path."""
+    name = "_get_arguments_from_pretrained"
+    load = vars(processor_class).get(name)
+    if load is None or "processor_dict" in signature(load.__func__).parameters:
+        return
+
+    def load_by_path(cls: Any, /, path: Any, processor_dict: Any = None, **options: Any) -> Any:
+        del processor_dict
+        note_bridge(name)
+        return load.__func__(cls, path, **options)
+
+    setattr(processor_class, name, classmethod(load_by_path))
+
+
+def bridge_listed_parts(processor_class: Any) -> None:
+    """The parts of a processor are the arguments of its ``__init__``; older code lists them.
+
+    Such a list leaves out what the class keeps by itself, as an image tokenizer.
+    """
+    told = getattr(processor_class, "get_attributes", None)
+    if told is None or hasattr(processor_class, "attributes"):  # transformers 4; or it is bridged
+        return
+
+    def listed_or_told(cls: Any) -> list[str]:
+        found: list[str] = told.__func__(cls)
+        own = not cls.__module__.startswith("transformers.") and isinstance(cls.attributes, list)
+        if own and cls.attributes != found:
+            note_bridge("attributes")
+            found = cls.attributes
+        return found
+
+    processor_class.attributes = None
+    processor_class.get_attributes = classmethod(listed_or_told)
