@@ -65,6 +65,7 @@ class MeasuredModel:
         self._stages: VisionStages | None = None  # of the same inputs
         self.doubt = ""
         self.forward_seen = self.entry_seen = False  # of ``first_forward``
+        self.idle_seen = False  # of ``part_checks``
         text = self._text_config
         self.padding_id: int | None = getattr(text, "pad_token_id", None)
         self.begin_id = self._begin_id()

@@ -260,10 +260,7 @@ def _doubt_other_calls(model: MeasuredModel, batch: MeasuredBatch) -> None:
     """Say where the projector serves another module as well (MoAI)."""
     if model.parts.projector is None:
         return
-    visual = _rows(model, batch)[1]
-    beside, entering = model.calls_beside(visual)
-    if not is_native(model.model) and not beside:
-        _doubt_idle_rows(model, batch)
+    beside, entering = model.calls_beside(_rows(model, batch)[1])
     if beside and entering:
         model.add_doubt(
             f"{model.parts.projector.name} runs {beside + entering} times a forward, and of "
@@ -271,13 +268,20 @@ def _doubt_other_calls(model: MeasuredModel, batch: MeasuredBatch) -> None:
         )
 
 
-def _doubt_idle_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
-    """Say where the projector hands over rows that enter nowhere, beside all that do."""
+def doubt_idle_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
+    """Say once where the projector hands over rows that enter nowhere, beside all that do.
+
+    It is of the stages, and not of what enters the decoder layers.
+    """
+    projector = model.parts.projector
+    if model.idle_seen or is_native(model.model) or projector is None:
+        return
+    model.idle_seen = True
     entered = model.watched(batch.inputs)[1]
-    groups, projector = batch.groups_at(entered), model.parts.projector
+    groups = batch.groups_at(entered)
     enters = (groups == _VISUAL) | (groups == TOKEN_GROUPS.index(STRUCTURAL))
     idle, rows = model.rows_beside(entered[enters], int((groups == _VISUAL).sum()))
-    if idle and projector is not None:
+    if idle and not model.calls_beside(entered[groups == _VISUAL])[0]:
         model.add_doubt(
             f"of {rows} rows that {projector.name} hands over {idle} enter no position of the "
             "decoder, as those of a picture that code makes up (Baichuan-Omni): its stages, and "

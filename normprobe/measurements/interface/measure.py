@@ -23,6 +23,7 @@ from normprobe.model.entry_norms import by_construction, entries_of
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.first_forward import check_entry
 from normprobe.model.measured_model import MeasuredModel, embedding_scale
+from normprobe.model.part_checks import doubt_idle_rows
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
@@ -103,6 +104,8 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
     batch = model.batch(inputs) if model.has_decoder else None
     if batch is not None:
         check_entry(model, inputs)
+        if model.parts.fusion != CROSS_ATTENTION:
+            doubt_idle_rows(model, batch)
     attends = model.parts.fusion == CROSS_ATTENTION
     # Images and videos pass through the same modules: another video tells their rows apart.
     mixed = bool(pixel_inputs(inputs) and pixel_inputs(inputs, VIDEO))
