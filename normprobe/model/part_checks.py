@@ -276,10 +276,12 @@ def doubt_idle_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
     projector = model.parts.projector
     if model.idle_seen or is_native(model.model) or projector is None:
         return
-    model.idle_seen = True
     entered = model.watched(batch.inputs)[1]
     groups = batch.groups_at(entered)
     enters = (groups == _VISUAL) | (groups == TOKEN_GROUPS.index(STRUCTURAL))
+    if not enters.any():  # of text alone
+        return
+    model.idle_seen = True
     idle, rows = model.rows_beside(entered[enters], int((groups == _VISUAL).sum()))
     if idle and not model.calls_beside(entered[groups == _VISUAL])[0]:
         model.add_doubt(
