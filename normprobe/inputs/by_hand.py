@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.chat import refuse_placeholder, render_chat, render_plain, takes_parts
-from normprobe.inputs.processor import tokenizer_of
+from normprobe.inputs.processor import padding_of, tokenizer_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -116,14 +116,13 @@ def build_by_hand(
             ids, mask = ids + closing, mask + [False] * len(closing)
         rows.append(torch.tensor(ids))
         marks.append(torch.tensor(mask))
-    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
 
     def filled(values: list[Tensor], fill: int) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
 
     pictures = [picture for sample in samples for picture in sample.images]
     return {
-        "input_ids": filled(rows, next(i for i in known if i is not None)),
+        "input_ids": filled(rows, padding_of(tokenizer)),
         "attention_mask": filled([torch.ones_like(row) for row in rows], 0),
         "image_mask": filled(marks, 0),
         **(_looked_at(model, processor, pictures, pixels, padded) if pictures else {}),

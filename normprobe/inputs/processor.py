@@ -35,6 +35,13 @@ def classes_of(processor: Any) -> dict[str, str]:
     return {name: type(part).__name__ for name, part in named.items() if part is not None}
 
 
+def padding_of(tokenizer: Any) -> int:
+    """The id that pads prompts which a mask hides: of padding, else of an end, else 0."""
+    names = ("pad_token_id", "eos_token_id")
+    known = (getattr(tokenizer, name, None) for name in names)
+    return next((int(number) for number in known if number is not None), 0)
+
+
 def special_token_ids(tokenizer: Any) -> list[int]:
     """All ids that the tokenizer treats as special, ascending.
 

@@ -67,13 +67,14 @@ def source_of_attended(
     encoder = f"{parts.vision_encoder.name}." if parts.vision_encoder is not None else ""
     others = [name for name in (*added, *exact) if not encoder.startswith(f"{name}.")]
     name = others[-1] if others and not by_name else part.name
+    if parts.projector is None and name in exact and name not in added:
+        return name, ""  # it is found, and nothing is wrong
     doubts = []
-    none_known = parts.projector is None and name in exact  # then it is found, and nothing is wrong
-    if not none_known and (name not in added or name != part.name):
+    if name not in added or name != part.name:
         doubts = [f"text attends to other rows than {part.name} hands over"]
-    if doubts and name != part.name:
+    if name != part.name:
         doubts[0] += f": to those of {name}"
-    elif doubts and name not in added and not by_name:
+    elif name not in added and not by_name:
         remedy = "let one module hand them over, and " + by_hand(model, projector="NAME")
         raise NormprobeError(doubts[0], remedy)
     if name in added:

@@ -175,9 +175,8 @@ def _state_in(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
     if isinstance(value, Mapping):
         return _state_in((value.get(field), *value.values()), field)
     if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
-        alike = [item for item in value if item.shape[-1] == value[0].shape[-1]]
-        rows = alike if len(alike) == len(value) else value[:1]
-        return torch.cat([item.flatten(0, -2) for item in rows])
+        several = len({item.shape[-1] for item in value}) > 1
+        return torch.cat([item.flatten(0, -2) for item in value[: 1 if several else None]])
     if not isinstance(value, tuple | list):
         return None
     states = (_state_in(item, field) for item in value)

@@ -346,11 +346,10 @@ class VisionStages:
 
     def _projected_of(self, output: Any) -> Tensor:
         state = _projected_state(output)
-        if isinstance(output, tuple | list):
-            width = state.shape[-1:]
-            alike = [each for each in output if isinstance(each, Tensor) and each.dim() > 1]
-            several = sum(each.shape[-1:] == width and each.shape[-2] > 1 for each in alike)
-            self._of_projector = max(self._of_projector, several * isinstance(output, tuple))
+        if isinstance(output, tuple):
+            found = [each for each in output if isinstance(each, Tensor) and each.dim() > 1]
+            alike = [e for e in found if e.shape[-1] == state.shape[-1] and e.shape[-2] > 1]
+            self._of_projector = max(self._of_projector, len(alike))
         return state
 
     def _handed_over(self, output: Any) -> list[Tensor]:

@@ -1,13 +1,12 @@
 """Which attention older code asks for, and how it masks."""
 
 import importlib
-from functools import wraps
 from inspect import getsource
 from typing import Any
 
 from torch import nn
 
-from normprobe.remote_code_bridges.noted import note_bridge, noting
+from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, noting
 
 #: What decoders of transformers called for the mask of their layers, and call no more.
 _OF_MASKS = ("_update_causal_mask", "_prepare_decoder_attention_mask")
@@ -97,7 +96,7 @@ def bridge_asked_flash_attention(base: Any) -> None:
     name = "_check_and_adjust_attn_implementation"
     choose = getattr(base, name)
 
-    @wraps(choose)
+    @in_place_of(base, name)
     def choose_what_is_there(self: Any, asked: Any, *more: Any, **options: Any) -> Any:
         from transformers.utils import import_utils
 
@@ -110,7 +109,3 @@ def bridge_asked_flash_attention(base: Any) -> None:
             note_bridge("eager attention of a part that has no other")
             asked = "eager"
         return choose(self, asked, *more, **options)
-
-    if choose.__module__ != __name__:
-        choose_what_is_there.__module__ = __name__
-        setattr(base, name, choose_what_is_there)

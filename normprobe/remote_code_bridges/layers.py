@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from normprobe.remote_code_bridges.noted import note_bridge
+from normprobe.remote_code_bridges.noted import in_place_of, note_bridge
 from normprobe.versions import is_line_5
 
 #: Whose layers are called by copies of what ran them.
@@ -45,13 +45,13 @@ class _Overridden:
 def bridge_decoder_layer(layer_class: Any, rotary_class: Any) -> None:
     """A decoder layer made its rotary tables, and returned a tuple.
 
-    Such a copy passes no tables: the layer would fail without them (DeepStack, ViSpeak).
+    A copy of what ran it passes no tables: it would fail without them (DeepStack, ViSpeak).
     """
     run = layer_class.forward
-    if "position_embeddings" not in signature(run).parameters or run.__module__ == __name__:
+    if "position_embeddings" not in signature(run).parameters:
         return  # a package put a class of its own there (DocOwl)
 
-    @wraps(run)
+    @in_place_of(layer_class, "forward")
     def run_as_called(self: Any, *arguments: Any, **named: Any) -> Any:
         given = signature(run).bind_partial(self, *arguments, **named).arguments
         config = getattr(self.self_attn, "config", None)
@@ -61,26 +61,24 @@ def bridge_decoder_layer(layer_class: Any, rotary_class: Any) -> None:
         state, places = given["hidden_states"], given.get("position_ids")
         if places is None:
             places = torch.arange(state.shape[1], device=state.device)[None]
-        if "_normprobe_tables" not in vars(self):  # no module of the model
-            vars(self)["_normprobe_tables"] = rotary_class(config).to(state.device)
-        named["position_embeddings"] = vars(self)["_normprobe_tables"](state, places)
+        if "_normprobe_tables" not in vars(self):  # no module of the model, which may move
+            vars(self)["_normprobe_tables"] = rotary_class(config)
+        tables = vars(self)["_normprobe_tables"].to(state.device)
+        named["position_embeddings"] = tables(state, places)
         cache = named.pop("past_key_value", named.get("past_key_values"))
         if cache is not None:
             named["past_key_values"] = cache
         left = run(self, *arguments, **named)
         return left if isinstance(left, tuple) else (left, cache, cache)
 
-    run_as_called.__module__ = __name__
-    layer_class.forward = run_as_called
-
 
 def bridge_tower_layer(layer_class: Any) -> None:
     """A layer of a tower took a mask more, and returned a tuple: code that passes it gets one."""
     run = layer_class.forward
-    if "causal_attention_mask" in signature(run).parameters or run.__module__ == __name__:
+    if "causal_attention_mask" in signature(run).parameters:
         return
 
-    @wraps(run)
+    @in_place_of(layer_class, "forward")
     def run_as_called(
         self: Any, hidden_states: Any, attention_mask: Any = None, *more: Any, **named: Any
     ) -> Any:
@@ -90,9 +88,6 @@ def bridge_tower_layer(layer_class: Any) -> None:
         causal = more[0] if more else named.pop("causal_attention_mask")
         masks = [each for each in (attention_mask, causal) if each is not None]
         return (run(self, hidden_states, sum(masks[1:], *masks[:1]) if masks else None, **named),)
-
-    run_as_called.__module__ = __name__
-    layer_class.forward = run_as_called
 
 
 def bridge_place_keyword(model_class: Any) -> None:
@@ -183,18 +178,15 @@ def bridge_alone(distributed: Any) -> None:
     """Code that asks which of several processes it is, of a group that nobody began (EgoGPT)."""
     for name, alone in (("get_rank", 0), ("get_world_size", 1)):
         ask = getattr(distributed, name, None)
-        if ask is None or ask.__module__ == __name__:
+        if ask is None:
             continue
 
-        @wraps(ask)
+        @in_place_of(distributed, name)
         def answer(*group: Any, _ask: Any = ask, _alone: int = alone, **options: Any) -> Any:
             if distributed.is_initialized():
                 return _ask(*group, **options)
             note_bridge("torch.distributed")
             return _alone
-
-        answer.__module__ = __name__
-        setattr(distributed, name, answer)
 
 
 def takes_keywords(function: Any) -> bool:

@@ -14,7 +14,7 @@ from transformers import (
 
 from normprobe.remote_code_bridges.configs import bridge_rotary_modules
 from normprobe.remote_code_bridges.layers import takes_keywords
-from normprobe.remote_code_bridges.noted import BRIDGED, note_bridge
+from normprobe.remote_code_bridges.noted import BRIDGED, in_place_of, note_bridge
 
 auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
@@ -58,15 +58,11 @@ def bridge_resizing(base: Any) -> None:
     """Rows that code adds to a table while it is made have no mean without memory (ET Chat)."""
     resize = base.resize_token_embeddings
 
-    @wraps(resize)
+    @in_place_of(base, "resize_token_embeddings")
     def resize_as_made(self: Any, *arguments: Any, **named: Any) -> Any:
         if any(weight.is_meta for weight in self.get_input_embeddings().parameters()):
             named["mean_resizing"] = False
         return resize(self, *arguments, **named)
-
-    if resize.__module__ != __name__:
-        resize_as_made.__module__ = __name__
-        base.resize_token_embeddings = resize_as_made
 
 
 def bridge_kept_modules(model_class: Any) -> None:

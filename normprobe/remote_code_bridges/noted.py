@@ -1,4 +1,8 @@
-"""Which bridges were needed: by name, and on the classes that have theirs."""
+"""What bridges share: how one takes a function's place, and where is noted that it was needed."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 #: Marks a class that has its bridges, and holds the names of those it needed when it came.
 BRIDGED = "_normprobe_bridged"
@@ -11,3 +15,18 @@ def note_bridge(name: str) -> None:
     """Say once, to the innermost ``foreign_code``, that a bridge was needed."""
     if noting and name not in noting[-1]:
         noting[-1].append(name)
+
+
+def in_place_of(holder: Any, name: str) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: the function takes the place of one that a holder has by this name, once."""
+    before = getattr(holder, name)
+
+    def put(function: Callable[..., Any]) -> Any:
+        if before.__module__ == __name__:  # a bridge of before
+            return before
+        bridged = wraps(before)(function)
+        bridged.__module__ = __name__
+        setattr(holder, name, bridged)
+        return bridged
+
+    return put

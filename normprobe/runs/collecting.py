@@ -260,8 +260,8 @@ def _measured(
         return rows.assign(frames=ids.map(frames)) if frames else rows
 
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
-        warned, marked = False, is_native(model.model)  # and what is known needs no look
-        own_code = not marked
+        warned = marked = False
+        own_code = not is_native(model.model)
         for batch in batches:
             note_unused_inputs(run, model, batch.inputs)
             too_long = None if warned else long_prompt(model, batch.inputs, batch.sample_ids)
@@ -273,7 +273,7 @@ def _measured(
             told = begun_twice(model, batch) if own_code else ""
             if told and told not in run.record.get("warnings", []):
                 warn(run, told)
-            if not marked and (told := unmarked(model, batch)):
+            if own_code and not marked and (told := unmarked(model, batch)):
                 warn(run, told)
                 marked = True
             seen = observe(completed(model.model, batch.inputs), batch.samples)
@@ -505,7 +505,7 @@ def untiled(model: MeasuredModel, batch: Batch) -> str:
 
 def begun_twice(model: MeasuredModel, batch: Batch) -> str:
     """A warning where code of a model's own is given prompts that open with two begin tokens."""
-    if model.begin_id is None or is_native(model.model):
+    if model.begin_id is None:
         return ""
     ids, mask = text_ids(batch.inputs, model.parts)
     if ids is None:
@@ -530,7 +530,7 @@ def unmarked(model: MeasuredModel, batch: Batch) -> str:
     They are words of its vocabulary, and count as text: SOLO's stand around rows of a picture.
     """
     ids, _ = text_ids(batch.inputs, model.parts)
-    if ids is None or model.token_text is None or is_native(model.model):
+    if ids is None or model.token_text is None:
         return ""
     known = {*model.special_token_ids, *model.parts.image_token_ids}
     words = [each for each in {*ids.flatten().tolist()} if each >= 0 and each not in known]

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from normprobe.data.sample import Sample
-from normprobe.inputs.processor import tokenizer_of
+from normprobe.inputs.processor import padding_of, tokenizer_of
 from normprobe.tensors import with_tensors
 
 if TYPE_CHECKING:
@@ -198,15 +198,13 @@ def _batch(rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> dict[str, Any]:
     names = rows[0].keys()
     if any(row.keys() != names or _IDS not in row for row in rows):
         raise ValueError("samples of other inputs do not go into one batch")
-    known = (getattr(tokenizer, "pad_token_id", None), getattr(tokenizer, "eos_token_id", None), 0)
-    padding = next(number for number in known if number is not None)
     whole = [{_MASK: torch.ones_like(row[_IDS]), **row} for row in rows]
     made = dict[str, Any]()
     for name in whole[0]:
         values = [row[name] for row in whole]
         long = [_is_as_long(row[name], row[_IDS]) for row in whole]
         if all(long):
-            fill = padding if name == _IDS else 0
+            fill = padding_of(tokenizer) if name == _IDS else 0
             flat = [value[0] for value in values]
             made[name] = torch.nn.utils.rnn.pad_sequence(flat, True, fill)
         elif all(isinstance(value, Tensor) for value in values) and not any(long):

@@ -186,6 +186,7 @@ def file_text(
     if source is not None and loading.inputs and (own := read_inputs_file(loading.inputs).forward):
         parameters = list(signature(own).parameters.values())[1:]  # its user's runs the model
     processor, made, refused = None, {}, "nothing"
+    sample = [*open_data("sample", limit=1)]
     try:
         if source is not None and loading.inputs and "def load_processor(" not in kept:
             # Not by what was begun before its code was known.
@@ -194,7 +195,7 @@ def file_text(
                 processor = load(place, trust_remote_code=loading.trust_remote_code)
         if source is not None and processor is None:
             processor = source.builder.processor
-        made = dict(build_documented(processor, [*open_data("sample", limit=1)], None))
+        made = dict(build_documented(processor, sample, None))
     except NormprobeError as failure:
         refused = failure.problem
     except (*REFUSALS, ImportError) as error:
@@ -205,10 +206,9 @@ def file_text(
             with suppress(NormprobeError, OSError, ImportError, *REFUSALS):
                 trust = loading.trust_remote_code
                 own_processor: Any = its_own.from_pretrained(place, trust_remote_code=trust)
-                made = dict(build_documented(own_processor, [*open_data("sample", limit=1)], None))
+                made = dict(build_documented(own_processor, sample, None))
                 if word := _placeholder(settings, own_processor, made):
                     own_processor.image_token = word
-                    sample = [*open_data("sample", limit=1)]
                     made = dict(build_documented(own_processor, sample, None))
                 processor, by_package = own_processor, loading_text(its_own, word)
                 break

@@ -14,7 +14,6 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import distributions
 from inspect import signature
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,9 @@ _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(?:[\w.]*\.)?(\w+)", re.MUL
 #: is called, a default of one, and what a model is trained with.
 _CALLED = r"(?:--conv[-_]mode|\bconv_(?:template|mode))[ =]+(?:\$\{\w+:-)?[\"']?(\w+)"
 _MODES = (
-    (("sh", "md"), re.compile(_CALLED, re.IGNORECASE)),
-    (("py",), re.compile(r"[\"']--conv[-_]mode[\"'][^)]*\bdefault=[\"'](\w+)")),
-    (("sh", "md"), re.compile(r"--version[ =]+[\"']?(?!plain\b)(\w+)")),  # of captions, before it
+    ((".sh", ".md"), re.compile(_CALLED, re.IGNORECASE)),
+    ((".py",), re.compile(r"[\"']--conv[-_]mode[\"'][^)]*\bdefault=[\"'](\w+)")),
+    ((".sh", ".md"), re.compile(r"--version[ =]+[\"']?(?!plain\b)(\w+)")),  # of captions, before it
 )
 
 #: Language models by which classes and conversations are called; LLaVA's kin is of Llama anyway.
@@ -198,13 +197,13 @@ def _of_packages() -> Iterator[tuple[Path, Path]]:
             yield from _code_below(Path(folder))
 
 
-def _code_below(root: Path) -> Iterator[tuple[Path, Path]]:
+def _code_below(root: Path, endings: tuple[str, ...] = (".py",)) -> Iterator[tuple[Path, Path]]:
     """The files of code in a folder and those inside, up to a number of folders and files."""
     own, count = Path(normprobe.__file__).resolve().parent, 0
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))
         folders[:] = [f for f in folders if Path(folder, f) != own]
-        code = sorted(file for file in files if file.endswith(".py"))
+        code = sorted(file for file in files if file.lower().endswith(endings))
         yield from ((root, Path(folder, file)) for file in code)
         count += 1 + len(code)
         if count > _LOOKED_THROUGH:
@@ -261,14 +260,10 @@ def _asked_mode(module: Any, class_name: str) -> str:
     elif any((root.parent / each).exists() for each in (".git", "README.md")):
         root = root.parent  # a repository of several packages (TokenFlow)
     asked = [Counter[str]() for _ in _MODES]
-    for folder, folders, files in islice(os.walk(root), _LOOKED_THROUGH):
-        folders[:] = sorted(f for f in folders if not _OTHER_FOLDERS.match(f))
-        for file in files:
-            ending = Path(file).suffix[1:].lower()
-            if any(ending in endings for endings, _ in _MODES):
-                text = _read(Path(folder, file))
-                for counts, (endings, pattern) in zip(asked, _MODES, strict=True):
-                    counts.update(set(pattern.findall(text)) if ending in endings else ())
+    for _, file in _code_below(root, (".sh", ".md", ".py")):
+        text, ending = _read(file), file.suffix.lower()
+        for counts, (endings, pattern) in zip(asked, _MODES, strict=True):
+            counts.update(set(pattern.findall(text)) if ending in endings else ())
     often = [mode for counts in asked for mode, _ in counts.most_common() if mode in modes]
     for name in _LANGUAGE_MODELS.findall(class_name.lower()):
         alone = [mode for mode in modes if name in mode]

@@ -115,6 +115,15 @@ default_conversation = Talk()
 """
 
 
+def talking(*modes: str) -> str:
+    """A module with conversations by these names, each of which writes its own."""
+    text = TALK + "conv_templates = {}\n"
+    for mode in modes:
+        text += f"class {mode}(Talk):\n    roles = ({mode!r}, 'A')\n"
+        text += f"    def copy(self): return {mode}()\nconv_templates[{mode!r}] = {mode}()\n"
+    return text
+
+
 def test_the_turn_is_the_nearest_package_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversation that fails, or that writes the turn twice, tells nothing."""
     monkeypatch.syspath_prepend(tmp_path)
@@ -145,13 +154,7 @@ def test_the_turn_is_the_one_that_most_scripts_ask_for(
     monkeypatch.syspath_prepend(tmp_path)
     model = nn.Linear(2, 2)
     monkeypatch.setattr(nn.Linear, "__module__", "evaluating.model")
-    modes = 'Talk.roles = ("Q", "A")\nconv_templates = {}\n'
-    for mode in ("older", "v1", "v2"):
-        modes += (
-            f"class {mode}(Talk):\n    roles = ({mode!r}, 'A')\n"
-            f"    def copy(self): return {mode}()\nconv_templates[{mode!r}] = {mode}()\n"
-        )
-    write(tmp_path / "evaluating/conversation.py", TALK + modes)
+    write(tmp_path / "evaluating/conversation.py", talking("older", "v1", "v2"))
     default = "Q: {images}{prompt} A: ", "default_conversation of evaluating.conversation"
     assert turn_of(model) == default
     ask = 'parser.add_argument("--conv-mode", type=str, default="{}")'
@@ -176,9 +179,7 @@ def test_the_turn_is_that_of_training_where_no_script_asks(
     monkeypatch.syspath_prepend(tmp_path)
     model = nn.Linear(2, 2)
     monkeypatch.setattr(nn.Linear, "__module__", "training_alone.model")
-    modes = "class v3(Talk):\n    roles = ('v3', 'A')\n    def copy(self): return v3()\n"
-    modes += "conv_templates = {'v3': v3()}\n"
-    write(tmp_path / "training_alone/conversation.py", TALK + modes)
+    write(tmp_path / "training_alone/conversation.py", talking("v3"))
     asked = "train.py --version plain" * 2 + "; train.py \\\n --version v3"
     write(tmp_path / "scripts/train.sh", asked)
     assert turn_of(model)[0] == "v3: {images}{prompt} A: "
@@ -193,11 +194,8 @@ def test_the_turn_is_that_of_the_language_model_of_a_class(
     kinds = {name: type(name, (nn.Linear,), {}) for name in ("LlavaPhi", "LlavaQwen", "LlavaMpt")}
     for kind in kinds.values():
         kind.__module__ = "of_several.model"
-    modes = "conv_templates = {}\n"
-    for mode in ("v1", "phi3_instruct", "qwen_1_5", "qwen_2"):
-        modes += f"class {mode}(Talk):\n    roles = ({mode!r}, 'A')\n"
-        modes += f"    def copy(self): return {mode}()\nconv_templates[{mode!r}] = {mode}()\n"
-    write(tmp_path / "of_several/conversation.py", TALK + modes)
+    modes = ("v1", "phi3_instruct", "qwen_1_5", "qwen_2")
+    write(tmp_path / "of_several/conversation.py", talking(*modes))
     write(tmp_path / "scripts/a.sh", "cli.py --conv-mode v1")
     write(tmp_path / "scripts/b.sh", "cli.py --conv-mode v1; cli.py --conv-mode qwen_2")
     asked = {name: turn_of(kind(2, 2))[0].partition(":")[0] for name, kind in kinds.items()}
@@ -210,10 +208,7 @@ def test_scripts_of_a_repository_around_several_packages_are_read(
     monkeypatch.syspath_prepend(tmp_path / "half")
     model = nn.Linear(2, 2)
     monkeypatch.setattr(nn.Linear, "__module__", "of_a_half.model")
-    modes = "class v4(Talk):\n    roles = ('v4', 'A')\n    def copy(self): return v4()\n"
-    write(
-        tmp_path / "half/of_a_half/conversation.py", TALK + modes + "conv_templates = {'v4': v4()}"
-    )
+    write(tmp_path / "half/of_a_half/conversation.py", talking("v4"))
     write(tmp_path / "PAGE.md", 'lmms_eval --model_args conv_template="v4"')
     assert turn_of(model)[0] == "Q: {images}{prompt} A: "
     write(tmp_path / "README.md", "Of two halves.")
