@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.processor import padding_of, tokenizer_of
+from normprobe.model.tracing.recording import tensors
 from normprobe.tensors import with_tensors
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _is_input(name: str, value: Any) -> bool:
 @contextmanager
 def _watched(model: Any) -> Iterator[None]:
     """Catch the first call of ``forward``, or of a ``generate`` that gets what forward takes."""
-    held = {name: vars(model)[name] for name in ("forward", "generate") if name in vars(model)}
+    own = {name: vars(model)[name] for name in ("forward", "generate") if name in vars(model)}
     forward, generate = model.forward, getattr(model, "generate", None)
     takes = signature(forward).parameters
 
@@ -169,8 +170,8 @@ def _watched(model: Any) -> Iterator[None]:
         given = _by_name(generate, args, kwargs) if generate else dict(kwargs)
         if isinstance(given.get("inputs"), Tensor):
             given[_IDS] = given.pop("inputs")
-        tensors = {name for name, value in given.items() if isinstance(value, Tensor)}
-        if _IDS in tensors and tensors <= set(takes):
+        held = {name for name, value in given.items() if any(True for _ in tensors(value))}
+        if _IDS in held and held <= set(takes):  # else pixels in a list might go unseen
             raise _Caught({name: value for name, value in given.items() if name in takes})
         return generate(*args, **kwargs) if generate else None
 
@@ -180,7 +181,7 @@ def _watched(model: Any) -> Iterator[None]:
     finally:
         for name in ("forward", "generate"):
             vars(model).pop(name, None)
-        vars(model).update(held)
+        vars(model).update(own)
 
 
 def _by_name(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

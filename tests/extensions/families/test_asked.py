@@ -225,6 +225,20 @@ def test_tensors_stay_where_they_are_and_as_wide_as_they_were_made() -> None:
     assert made["input_ids"].device.type == "cpu"
 
 
+def test_a_generate_that_gets_pixels_which_forward_does_not_take_runs_on() -> None:
+    """In a list, too: what it makes of them is what forward gets."""
+
+    class Generating(_Asked):
+        def generate(self, input_ids: Any, pictures: Any) -> None:
+            self(input_ids, pixel_values=torch.stack(pictures) + 1)
+
+    def ask(model: Any, processor: Any, sample: Sample) -> None:
+        model.generate(torch.ones(1, 3), pictures=[torch.zeros(3, 4, 4)])
+
+    made = inputs_as_asked(Generating(), None, ask, [_with_images(8)])
+    assert made["pixel_values"].unique().tolist() == [1]
+
+
 def test_what_is_made_for_an_answer_is_no_input() -> None:
     def ask(model: Any, processor: Any, sample: Sample) -> None:
         ids = torch.ones(1, 3, dtype=torch.long)
