@@ -617,3 +617,12 @@ def test_flex_attention_gives_the_norms_of_eager_attention() -> None:
     torch.compiler.reset()
     numbers = [table.select_dtypes("number") for table in found]
     pd.testing.assert_frame_equal(*numbers, rtol=1e-4)
+
+
+@pytest.mark.parametrize("special", [None, (), SPECIAL_IDS])
+def test_a_batch_without_a_tokenizer_says_that_special_tokens_are_text(special: Any) -> None:
+    """nanoVLM in memory: marks of a turn counted as text, without a word."""
+    model = tiny_model("llava")
+    run = Probe(model, special_token_ids=special).layers(tiny_inputs(model))
+    told = " ".join(run.record["warnings"])
+    assert ("no tokenizer is known: special tokens" in told) == (special is None)

@@ -1,6 +1,8 @@
 """What is read of a checkpoint, where its parts are found only when all of it runs."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +80,22 @@ def test_all_weights_are_read_where_a_trace_has_to_run(checkpoint: Path) -> None
     expected = look(pixels.flatten(2).transpose(1, 2)).norm(dim=-1).detach().numpy()
     found = run.wide("norm", "mean").loc["decoder_input", "visual"]
     np.testing.assert_allclose(found, expected.mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_mask_that_nothing_makes_is_a_doubt_of_the_run(
+    calls: bool, repository: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """ET Chat overrides how older transformers masked its layers."""
+    folder = Path(shutil.copytree(repository("unseen"), tmp_path / f"masks_{calls}"))
+    code = folder / "modeling_unseen.py"
+    masks = "    def _update_causal_mask(self, *_):\n        return None\n\n    def forward("
+    text = code.read_text().replace("    def forward(self, input_ids", f"{masks}self, input_ids", 1)
+    asks = "        x = self.lexicon(input_ids)\n"
+    assert asks in text
+    code.write_text(text.replace(asks, asks + "        self._update_causal_mask(x)\n" * calls))
+    run = Probe(str(folder), trust_remote_code=True, device="cpu").layers(
+        "sample", limit=1, intervals=False, workers=0
+    )
+    told = "its code overrides UnseenForCausalLM._update_causal_mask, which this transformers never"
+    assert (told in " ".join(run.record.get("doubts", []))) == (not calls)
