@@ -17,8 +17,8 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import after_call, attached, before_call, observing, on_input, run_until
 from normprobe.inputs.on_device import moved_to, with_other_pixels
 from normprobe.model.find.parts import Parts, by_hand
+from normprobe.model.handed_rows import SAME_ROW, are_among, cosines
 from normprobe.model.tracing.recording import tensors
-from normprobe.model.vision_stages import SAME_ROW, are_among, cosines
 from normprobe.statistics.token_metrics import token_norms
 
 #: How far the norms of two equal rows may be apart, relative to them: some roundings of bfloat16.

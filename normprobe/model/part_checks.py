@@ -27,13 +27,13 @@ from normprobe.model.find.parts import (
     with_projector,
 )
 from normprobe.model.find.structure import other_projectors
-from normprobe.model.tracing.trace import retraced
-from normprobe.model.vision_stages import (
+from normprobe.model.handed_rows import (
     are_among,
     is_one_of_several,
     share_of_rows,
     wrong_part,
 )
+from normprobe.model.tracing.trace import retraced
 from normprobe.schema import (
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,

@@ -33,8 +33,8 @@ from normprobe.model.find.norms import THEORY_APPLIES, norm_placement
 from normprobe.model.find.parts import Part, Parts, size_of
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.provenance import text_ids
+from normprobe.model.stage_states import counted_rows
 from normprobe.model.tracing.recording import tensors
-from normprobe.model.vision_stages import counted_rows
 from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,

@@ -1,34 +1,28 @@
-"""The way from pixels to the decoder: norms, reduced as the modules return; and its parts, checked.
-
-A part is found by names and structure. The first batch with an image shows what it hands over.
-"""
+"""The way from pixels to the decoder: what its parts hand over, reduced as the modules return."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normprobe.errors import NormprobeError
 from normprobe.failures import is_native
-from normprobe.hooks import (
-    HIDDEN_STATE,
-    PROJECTED_STATE,
-    after_call,
-    before_call,
-    hidden_state_of,
-    in_full_precision,
-    on_call,
-    on_call_as_given,
+from normprobe.hooks import in_full_precision, on_call, on_call_as_given
+from normprobe.model.class_rows import ClassRows
+from normprobe.model.find.parts import PROJECTS_SOUND, Parts
+from normprobe.model.handed_rows import SAME_ROW, cosines, enter_among
+from normprobe.model.stage_norms import StageNorms
+from normprobe.model.stage_states import (
+    HIDDEN_ROWS,
+    counted_rows,
+    most_side_by_side,
+    projected_state,
+    returned_states,
 )
-from normprobe.model.decoder_rows import HIDES_A_KEY
-from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION
-from normprobe.model.find.parts import PROJECTS_SOUND, Parts, size_of
 from normprobe.model.structural_states import SAME_STATE
 from normprobe.model.tracing.recording import tensors
 from normprobe.schema import (
@@ -37,19 +31,16 @@ from normprobe.schema import (
     AUDIO_PROJECTOR_INPUT,
     AUDIO_PROJECTOR_OUTPUT,
     MERGED_INPUT,
-    NON_VISUAL,
     PADDING,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
-    SPECIAL,
     STRUCTURAL,
     TOKEN_GROUPS,
     VIDEO,
     VISION_ENCODER,
     VISUAL,
 )
-from normprobe.statistics.sample_statistics import statistics_of
-from normprobe.statistics.token_metrics import masks_of, token_norms
+from normprobe.statistics.token_metrics import token_norms
 from normprobe.tensors import to_host
 from normprobe.versions import reader_of_encoder
 
@@ -57,9 +48,6 @@ _VISUAL, _STRUCTURAL = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL))
 
 #: Distances of near rows, to all digits.
 _EXACT = "donot_use_mm_for_euclid_dist"
-
-#: Which rows a mask hides from the blocks of an encoder, among what it was given.
-_HIDDEN = "hidden_rows"
 
 #: What the encoder hands over, what the projector receives and what it returns.
 _STAGES = {
@@ -94,18 +82,14 @@ class VisionStages:
             parts = replace(parts, class_rows=0, channels_first=False, **hears)
         self._encoder, self._entered, self._left = _STAGES[group]
         self._parts = parts
-        self._class_rows = parts.class_rows
+        self._classes = ClassRows(parts.class_rows)
         encoder = parts.vision_encoder
         weights = encoder.module.parameters() if encoder is not None else ()
         # Of norms, biases and convolutions, of which the last may have no bias (OneChart).
         self._widths = {len(weight) for weight in weights if weight.dim() in (1, 4)}
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
-        self._rows_of_tile: int | None = None
-        self._hidden: Tensor | None = None  # [images, rows] bool, of those that blocks attend to
-        self._rows_of_blocks = 0  # how many entered the first block since the encoder returned
-        self._rows_of_a_tile = 0  # how many of these an image has
-        self._rows_before = self._rows_read = 0  # all that entered it, all that the projector read
+        self._rows_read = 0  # by a projector inside the encoder
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
@@ -129,26 +113,22 @@ class VisionStages:
             if reader is None:
                 # Sound may come as whole numbers (Inkling).
                 watch = partial(on_call, codes=True) if self._group == AUDIO else on_call
-                states = self._handed_over if own else _states_of
+                states = self._handed_over if own else returned_states
                 handles.append(watch(encoder.module, self._returned, states))
             else:
                 handles.append(on_call(reader, self._read))
             may_pad = self._group == VISUAL and own
-            looks = self._class_rows or may_pad or (reader is not None and self._group == VISUAL)
-            block = _first_block(encoder.module) if looks else None
-            cuts = (m for m in encoder.module.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
-            if block is not None:
-                handles.append(before_call(block, self._entered_blocks))
-            elif looks and (first := next(cuts, None)) is not None:
-                handles.append(after_call(first, self._cut))
+            reads_inside = reader is not None and self._group == VISUAL
+            if self._classes.count or may_pad or reads_inside:
+                handles += self._classes.watch(encoder.module)
         if projector is not None:
             native = is_native(projector.module)
-            reads = _projected_state if native else self._projected_of
+            reads = projected_state if native else self._projected_of
             watched = projector.module, self._projected, reads
             handles += [on_call(*watched)] if native else on_call_as_given(*watched)
         return handles
 
-    def norms(self) -> "StageNorms":
+    def norms(self) -> StageNorms:
         """What was kept. The host does not wait for it."""
         kept = self.kept_rows()
         norms, codes, sizes = zip(*kept.values(), strict=True) if kept else ((), (), ())
@@ -226,8 +206,7 @@ class VisionStages:
         left = torch.cat([state for state, _, _ in self._kept[last]])
         there = torch.ones(len(left), dtype=torch.bool, device=left.device)
         if len(left) != len(entered) and left.shape[-1] == entered.shape[-1]:
-            same = _unit(left.float()) @ _unit(entered.float()).T
-            there = same.nan_to_num().amax(dim=-1) > SAME_ROW
+            there = enter_among(left, entered)
         for stage, calls in list(self._kept.items()):
             states = torch.cat([state for state, _, _ in calls])
             of_each, rest = divmod(len(states), len(left))
@@ -250,7 +229,7 @@ class VisionStages:
         What joins them is taken for a part of the encoder: transformers takes GLM-4V's so.
         """
         tower, projector, read = self._parts.vision_encoder, self._parts.projector, self._rows_read
-        if tower is None or projector is None or not 0 < 2 * read <= self._rows_before:
+        if tower is None or projector is None or not 0 < 2 * read <= self._classes.entered:
             return ""
         return (
             f"{tower.name} makes one of several rows before "
@@ -264,12 +243,11 @@ class VisionStages:
 
         ``visual``: visual tokens at the decoder input, ``[tokens, hidden]``; states were kept.
         """
-        visual, enters = _unit(visual.float()), list[bool]()
+        enters = list[bool]()
         for kept, groups, size in self._kept.get(self._left, []):
             kept = kept[groups == _VISUAL]
             if kept.any() and size == visual.shape[-1]:
-                alike = _unit(kept.float()) @ visual.to(kept.device).T
-                enters.append(bool(alike.nan_to_num().max() > SAME_ROW))
+                enters.append(bool(enter_among(kept, visual).any()))
         return enters.count(False), enters.count(True)
 
     @in_full_precision
@@ -279,12 +257,11 @@ class VisionStages:
         (0, 0) where fewer are found than visual rows enter. ``entered``: these and structural ones,
         ``[tokens, hidden]``; ``visual``: how many are no structural ones.
         """
-        entered, found, rows = _unit(entered.float()), 0, 0
+        found = rows = 0
         for kept, groups, size in self._kept.get(self._left, []):
             kept = kept[groups == _VISUAL]
             if size == entered.shape[-1] and len(kept):
-                alike = _unit(kept.float()) @ entered.to(kept.device).T
-                found += int((alike.nan_to_num().amax(dim=-1) > SAME_ROW).sum())
+                found += int(enter_among(kept, entered).sum())
                 rows += len(kept)
         return (rows - found, rows) if found >= visual else (0, 0)
 
@@ -325,27 +302,12 @@ class VisionStages:
     def _read(self, state: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         """What a module inside the encoder reads are the encoder's states; a merger's: patches."""
         del arguments
-        without_them = self._rows_of_a_tile not in (0, state.shape[-2])
-        if without_them or left[..., 0].numel() < state[..., 0].numel():
-            self._class_rows = 0
+        self._classes.read_inside(state, left)
         self._rows_read += state[..., 0].numel()
         self._encoded(state, {})
 
-    def _entered_blocks(self, _: nn.Module, args: Any, kwargs: Any) -> None:
-        states = (t for t in tensors((args, kwargs)) if t.is_floating_point() and t.dim() > 1)
-        state = next(states, torch.empty(0, 0))
-        entered, self._rows_of_a_tile = state[..., 0].numel(), state.shape[-2]
-        self._rows_of_blocks += entered  # a tower may run them for one picture after another
-        self._rows_before += entered
-        self._hidden = _hidden_rows(state, {**dict(enumerate(args)), **kwargs})
-
-    def _cut(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
-        """Of an encoder without blocks: as many rows as patches: no class row (Mono-InternVL)."""
-        self._rows_of_a_tile = patches[0, 0].numel() + self._class_rows
-        self._rows_of_blocks = self._rows_of_a_tile * len(patches)
-
     def _projected_of(self, output: Any) -> Tensor:
-        state = _projected_state(output)
+        state = projected_state(output)
         if isinstance(output, tuple):
             found = [each for each in output if isinstance(each, Tensor) and each.dim() > 1]
             alike = [e for e in found if e.shape[-1] == state.shape[-1] and e.shape[-2] > 1]
@@ -355,7 +317,7 @@ class VisionStages:
     def _handed_over(self, output: Any) -> list[Tensor]:
         if isinstance(output, list):
             self._note_scales(output)
-        return _states_of(output)
+        return returned_states(output)
 
     def _note_scales(self, states: Sequence[Any]) -> None:
         """States of several widths that are one picture's."""
@@ -368,8 +330,8 @@ class VisionStages:
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
         self._of_encoder |= [state.shape for state in states].count(states[0].shape) > 1
-        self._waiting.append((states, {**arguments, _HIDDEN: self._hidden}, self._rows_of_blocks))
-        self._rows_of_blocks, self._hidden = 0, None
+        rows_of_blocks, hidden = self._classes.since_last()
+        self._waiting.append((states, {**arguments, HIDDEN_ROWS: hidden}, rows_of_blocks))
         if len(states) == 1 or self._parts.projector is None:
             self._settle(None)
 
@@ -380,23 +342,7 @@ class VisionStages:
             self._which = self._place_of_tokens([states for states, *_ in waiting], entered)
         for states, arguments, rows_of_blocks in waiting:
             state = states[self._which or 0]
-            rows = state[..., 0].numel()
-            patches = self._rows_of_a_tile - self._class_rows
-            of_layers = patches > 0 and state.shape[-2] % patches == 0  # of several (LHRS-Bot)
-            of_layers = of_layers and state.shape[-2] % self._rows_of_a_tile > 0
-            # Tiles in a row, cut to what each has (LLaVA-UHD v2).
-            tiles = rows_of_blocks // max(self._rows_of_a_tile, 1)
-            joined = tiles > rows // state.shape[-2] and state.shape[-2] % self._rows_of_a_tile > 0
-            # Merged by the tower itself, as four patches to a row (ViSpeak).
-            of_tile = rows // max(tiles, 1)
-            merged = 0 < of_tile == state.shape[-2] < patches and patches % of_tile == 0
-            if (
-                of_layers
-                or joined
-                or merged
-                or rows_of_blocks == rows + self._class_rows * rows // state.shape[-2]
-            ):
-                self._class_rows = 0  # they ran beside the patches, and are not handed over
+            self._classes.compare(state, rows_of_blocks)
             self._encoded(state, arguments)
 
     def _place_of_tokens(self, calls: Sequence[list[Tensor]], entered: Tensor | None) -> int:
@@ -407,10 +353,10 @@ class VisionStages:
         """
         first, *others = calls[0]
         if entered is not None and others:
-            taken = _as_list(self._as_rows(entered))
+            taken = self._as_rows(entered).flatten(0, -2)
             alike = []
             for place in range(len(calls[0])):
-                rows = torch.cat([_as_list(self._as_rows(states[place])) for states in calls])
+                rows = torch.cat([self._as_rows(states[place]).flatten(0, -2) for states in calls])
                 fits = rows.shape[-1] == taken.shape[-1]
                 alike.append(float(cosines(taken, rows).median()) if fits else 0.0)
             if max(alike) > SAME_ROW:
@@ -425,16 +371,13 @@ class VisionStages:
 
     def _encoded(self, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         rows = self._as_rows(state)
-        if rows is not state:
-            self._class_rows = 0  # a map has none (PIIP)
-        state = rows
-        self._rows_of_tile = state.shape[-2]
-        self._counted = counted_rows(state, arguments)
-        self._keep(self._encoder, state)
+        self._classes.hand_over(rows.shape[-2], of_map=rows is not state)
+        self._counted = counted_rows(rows, arguments)
+        self._keep(self._encoder, rows)
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         self._settle(entered)
-        self._of_several = max(self._of_several, _side_by_side(arguments))
+        self._of_several = max(self._of_several, most_side_by_side(arguments))
         for given in arguments.values():
             if isinstance(given, tuple | list):
                 self._note_scales(given)
@@ -481,12 +424,7 @@ class VisionStages:
     def _keep(self, stage: str, state: Tensor, made_up: Tensor | None = None) -> None:
         code = TOKEN_GROUPS.index(self._group)
         groups = torch.full(state.shape[:-1], code, dtype=torch.int8, device=state.device)
-        if state.shape[-2] == self._rows_of_tile:
-            # Of several tiles, or levels, in a row each has its own (WeMM).
-            several = self._rows_of_a_tile and state.shape[-2] % self._rows_of_a_tile == 0
-            tile = self._rows_of_a_tile if several else state.shape[-2]
-            tiles = groups.view(*groups.shape[:-1], -1, tile)
-            tiles[..., : self._class_rows] = TOKEN_GROUPS.index(SPECIAL)
+        self._classes.mark(groups)
         groups = groups.flatten()
         if self._counted is not None and self._counted.numel() == groups.numel():
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)
@@ -494,245 +432,3 @@ class VisionStages:
             groups = torch.where(made_up.to(groups.device), PADDING, groups)
         kept = self._keep_of(state).flatten(0, state.dim() - 2)
         self._kept.setdefault(stage, []).append((kept, groups, state.shape[-1]))
-
-
-def _side_by_side(arguments: Mapping[Any, Any]) -> int:
-    """The most states of one shape that a list or tuple among arguments holds."""
-    most = 0
-    for value in arguments.values():
-        if isinstance(value, tuple | list):
-            states = [each for each in value if isinstance(each, Tensor) and each.dim() > 1]
-            alike = [each for each in states if each.shape == states[0].shape]
-            most = max(most, len(alike) * bool(alike and alike[0].is_floating_point()))
-    return most
-
-
-def _states_of(output: Any) -> list[Tensor]:
-    """The states that a module returns side by side; one where a field names it."""
-    first = hidden_state_of(output)
-    named = isinstance(output, Mapping) and output.get(HIDDEN_STATE) is not None
-    items = output.values() if isinstance(output, Mapping) else output
-    if named or not isinstance(output, Mapping | tuple):
-        return [first]
-    tensors_in = (item for item in items if isinstance(item, Tensor) and item is not first)
-    return [first, *(t for t in tensors_in if t.is_floating_point() and t.dim() > 1)]
-
-
-def _projected_state(output: Any) -> Tensor:
-    """What a projector returns for the language model, and not one row an image pooled of it."""
-    state, rows = hidden_state_of(output, field=PROJECTED_STATE), hidden_state_of(output)
-    pooled = rows.dim() == 3 and rows.shape[1] > 1 and state.shape[:-1] == rows.shape[:1]
-    return rows if pooled else state
-
-
-def _first_block(encoder: nn.Module) -> nn.Module | None:
-    """The first of the largest list of modules of one class."""
-    lists = [
-        module
-        for module in encoder.modules()
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(set(map(type, module))) == 1
-    ]
-    return next(max(lists, key=size_of).children()) if lists else None
-
-
-def _as_list(state: Tensor) -> Tensor:
-    """``[..., hidden]`` as ``[rows, hidden]``."""
-    return state.reshape(-1, state.shape[-1])
-
-
-def _hidden_rows(state: Tensor, given: Mapping[Any, Any]) -> Tensor | None:
-    """Which rows, ``[images, rows]`` bool, a mask of attention hides from all, if there is one.
-
-    So code pads pictures of several sizes in one batch (LLaVA-UHD v2). It runs in each forward:
-    unlike ``decoder_rows``, it does not wait for the device to tell which way a mask hides.
-    """
-    for name, mask in given.items():
-        if (
-            not isinstance(mask, Tensor)
-            or state.dim() != 3
-            or mask.shape[-1:] != state.shape[-2:-1]
-        ):
-            continue
-        if mask.dim() in (3, 4) and "position" not in str(name):
-            away = mask <= HIDES_A_KEY if mask.is_floating_point() else ~mask.bool()
-            away = away.flatten(1, -2).all(1)
-        elif (
-            mask.shape == state.shape[:-1] and "mask" in str(name) and not mask.is_floating_point()
-        ):
-            away = ~mask.bool()
-        else:
-            continue
-        away = away & ~away[:, :1]  # True may hide, too; the first row is one of the picture
-        return away.expand(len(state), -1) if len(away) in (1, len(state)) else None
-    return None
-
-
-def counted_rows(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
-    """Which rows of ``state``, ``[..., hidden]``, are no padding: bool, ``[rows]``."""
-    rows = state.shape[:-1].numel()
-    counted = torch.ones(rows, dtype=torch.bool, device=state.device)
-    for name, told in arguments.items():
-        if not isinstance(told, Tensor) or told.numel() < 2:
-            continue
-        if name == _HIDDEN:
-            told = told[:, -state.shape[-2] :]  # class rows before it may be gone
-            if told.numel() != rows:
-                continue
-            there = ~told.reshape(-1)
-        elif "mask" in str(name) and rows % told.numel() == 0:  # one value a row, or a tile of rows
-            there = told.reshape(-1).repeat_interleave(rows // told.numel()).bool()
-        elif "position" in str(name) and told.shape[:-1] == state.shape[:-1]:  # [..., axes]
-            there = (told != -1).any(dim=-1).reshape(-1)
-        else:
-            continue
-        counted &= there.to(state.device)
-    return counted
-
-
-@dataclass(frozen=True)
-class StageNorms:
-    """What ``VisionStages`` kept, on its way to the CPU. Asking for it waits until it is there."""
-
-    stages: list[tuple[str, int]]  # and the hidden size of each, in the order they ran
-    arrived: Callable[[], list[NDArray[Any]]]  # norms of each, then groups of each, [rows]
-    attended_stage: str
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row a (stage, group): stage, group, hidden_size and the statistics of the norm."""
-        rows = []
-        found = self._by_stage()
-        for stage, size in self.stages:
-            norms, groups = found[stage]
-            for group, mask in masks_of(groups).items():
-                if group != NON_VISUAL:  # class rows are nothing beside it
-                    row = statistics_of(norms[None, mask], ["norm"])
-                    rows.append({"stage": stage, "group": group, "hidden_size": size, **row})
-        return rows
-
-    def attended(self, images: Sequence[int]) -> list[list[NDArray[Any]]]:
-        """Norms of the states that text attends to, ``[states]`` an image of each sample."""
-        found = self._by_stage()
-        if self.attended_stage not in found:
-            role = VISION_ENCODER if self.attended_stage == VISION_ENCODER else "projector"
-            raise NormprobeError(
-                f"what is taken for the {role.replace('_', ' ')} hands over nothing that text "
-                "could attend to",
-                f"name the module that does: --part {role}=NAME",
-            )
-        norms, groups = found[self.attended_stage]
-        shape = (len(images), max(*images, 1), -1)
-        norms, counted = norms.reshape(shape), groups.reshape(shape) != PADDING
-        return [
-            [norms[sample, image, counted[sample, image]] for image in range(count)]
-            for sample, count in enumerate(images)
-        ]
-
-    def _by_stage(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-        """Norms and group codes of each stage."""
-        arrays, count = self.arrived(), len(self.stages)
-        pairs = zip(arrays[:count], arrays[count:], strict=True)
-        return {stage: pair for (stage, _), pair in zip(self.stages, pairs, strict=True)}
-
-
-#: Rows that are looked for among what a part hands over, evenly over all of them.
-_LOOKED_FOR = 64
-
-#: The cosine of a visual token and of the row that it comes from: 1 but for rounding. It stays
-#: above 1 - 2 ** -11 in bfloat16; other rows of a projector are far below.
-SAME_ROW = 0.999
-
-
-def wrong_part(
-    parts: Parts, handed_over: dict[str, Tensor], visual: Tensor
-) -> tuple[str, str] | None:
-    """Which part looks wrong by one batch with an image, and why.
-
-    Args:
-        parts: of a model whose visual tokens have rows of their own in the sequence.
-        handed_over: rows ``[rows, hidden]`` by stage, of ``VisionStages.visual_rows``.
-        visual: visual tokens at the decoder input, ``[tokens, hidden]``, without structural ones.
-
-    Returns:
-        The role of the part, and what it does that it should not; None: all looks right.
-    """
-    encoder, projector = (
-        (part, handed_over.get(stage))
-        for part, stage in (
-            (parts.vision_encoder, VISION_ENCODER),
-            (parts.projector, PROJECTOR_OUTPUT),
-        )
-    )
-    for role, (part, rows) in (("vision_encoder", encoder), ("projector", projector)):
-        never_called = part is None or isinstance(part.module, nn.ModuleList)
-        if rows is None and not never_called:
-            return role, "hands over nothing before decoder layer 1, though the prompt has an image"
-    encoded, projected = encoder[1], projector[1]
-    taken = handed_over.get(PROJECTOR_INPUT)
-    # A learned newline may follow each line before the projector; a merger takes four rows for one.
-    if encoded is not None and taken is not None and 2 * len(encoded) < len(taken):
-        return (
-            "vision_encoder",
-            f"hands over {len(encoded)} rows, and the projector takes {len(taken)}",
-        )
-    if projected is None or parts.behind or parts.fusion in (ADDED, CROSS_ATTENTION):
-        return None
-    if len(projected) < len(visual):
-        return (
-            "projector",
-            f"hands over {len(projected)} rows, and {len(visual)} visual tokens enter the decoder",
-        )
-    if projected.shape[-1] != visual.shape[-1]:
-        return (
-            "projector",
-            f"hands over rows of size {projected.shape[-1]}, and the decoder reads "
-            f"{visual.shape[-1]}",
-        )
-    cosine = float(cosines(visual, projected).min())
-    if cosine < SAME_ROW:
-        return (
-            "projector",
-            "hands over other rows than enter the decoder at visual places: the cosine of one with "
-            f"the nearest is {cosine:.2f}, expected 1",
-        )
-    return None
-
-
-def share_of_rows(projected: Tensor | None, visual: Tensor) -> float:
-    """Of the visual tokens that are looked at, the share that are rows of a projector."""
-    if projected is None or projected.shape[-1] != visual.shape[-1] or not len(projected):
-        return 0.0
-    return float((cosines(visual, projected) >= SAME_ROW).float().mean())
-
-
-def are_among(rows: Tensor, others: Tensor) -> bool:
-    """Whether each row has the direction of another one."""
-    return rows.shape[-1] == others.shape[-1] and bool(cosines(rows, others).min() > SAME_ROW)
-
-
-def is_one_of_several(projected: Tensor | None, visual: Tensor, *, named: bool = False) -> bool:
-    """Whether all rows of a projector are visual tokens, to which another module adds some.
-
-    ``named``: it was named by hand, and may make fewer than half of them.
-    """
-    if projected is None or projected.shape[-1] != visual.shape[-1]:
-        return False
-    fewer = len(visual) > len(projected) and (named or 2 * len(projected) > len(visual))
-    return fewer and bool(cosines(projected, visual).min() >= SAME_ROW)
-
-
-@in_full_precision
-def cosines(wanted: Tensor, rows: Tensor) -> Tensor:
-    """Of some rows the cosine of each with the nearest of others; 1 where there are none."""
-    wanted = wanted[wanted.isfinite().all(-1) & (wanted != 0).any(-1)].float()
-    if not len(wanted):
-        return torch.ones(1)
-    places = torch.linspace(0, len(wanted) - 1, min(len(wanted), _LOOKED_FOR)).long()
-    looked_for = _unit(wanted[places.to(wanted.device)])
-    rows = _unit(rows.to(wanted)).nan_to_num()
-    nearest = rows[(looked_for @ rows.T).argmax(-1)]
-    return (looked_for * nearest).sum(-1)
-
-
-def _unit(rows: Tensor) -> Tensor:
-    """Each row at length 1; by its largest number first, for squares may overflow."""
-    return nn.functional.normalize(rows / rows.abs().amax(-1, keepdim=True), dim=-1)

@@ -20,7 +20,8 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransforme
 from normprobe import NormprobeError, Probe, find_parts, probe_interface, schema
 from normprobe.model import part_checks
 from normprobe.model.find.overrides import IN_SEQUENCE
-from normprobe.model.vision_stages import _projected_state, is_one_of_several, wrong_part
+from normprobe.model.handed_rows import is_one_of_several, wrong_part
+from normprobe.model.stage_states import projected_state
 from normprobe.versions import is_line_5
 
 WITH_PROJECTOR = [name for name in TINY if PARTS[name].projector and PARTS[name].decoder_layers]
@@ -240,10 +241,10 @@ def test_without_a_projector_the_state_with_several_rows_an_image_is_measured() 
 def test_what_is_pooled_beside_the_rows_of_a_projector_is_not_taken_for_them() -> None:
     rows, pooled = torch.ones(2, 5, 4), torch.zeros(2, 3)
     held = BaseModelOutputWithPooling(last_hidden_state=rows, pooler_output=pooled)
-    assert _projected_state(held) is rows
+    assert projected_state(held) is rows
     features = torch.ones(10, 4)  # as transformers hands them over: a row a token
     held = BaseModelOutputWithPooling(last_hidden_state=rows, pooler_output=features)
-    assert _projected_state(held) is features
+    assert projected_state(held) is features
 
 
 def test_a_projector_whose_rows_are_joined_by_others() -> None:

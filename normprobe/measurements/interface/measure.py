@@ -24,8 +24,9 @@ from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.first_forward import check_entry
 from normprobe.model.measured_model import MeasuredModel, embedding_scale
 from normprobe.model.part_checks import doubt_idle_rows
+from normprobe.model.stage_norms import StageNorms
 from normprobe.model.tracing.trace import find_or_trace
-from normprobe.model.vision_stages import StageNorms, VisionStages
+from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (
     AUDIO,
     DECODER_INPUT,

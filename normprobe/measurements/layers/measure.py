@@ -27,7 +27,8 @@ from normprobe.model.find.norms import WITHOUT_INPUT_NORM
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.first_forward import check_forward
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.model.vision_stages import StageNorms, VisionStages
+from normprobe.model.stage_norms import StageNorms
+from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (
     ATTENTION_INPUT,
     AUDIO,
