@@ -512,8 +512,8 @@ def install(packages: Sequence[str]) -> str:
     names = [_IN_THE_INDEX.get(name, name) for name in packages]
     kernels = (
         "; flash_attn is built for CUDA: without it, setup() of an --inputs file may say `from "
-        'normprobe.inputs.inputs_file import stand_in; stand_in("flash_attn")`, if nothing of it '
-        "runs"
+        'normprobe.inputs.inputs_file import stand_in; stand_in("flash_attn")`, which computes its '
+        "attention in plain PyTorch"
     )
     said = f"pip install {' '.join(names)}, or as the model's page says"
     return said + kernels * ("flash_attn" in packages)

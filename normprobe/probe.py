@@ -21,7 +21,8 @@ from normprobe.hooks import same_random_numbers
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
 from normprobe.measurements import measurement, measurements, over_samples
 from normprobe.measurements.measurement import SampleMeasurement
-from normprobe.model.checkpoint import is_here, open_checkpoint
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.checkpoint_place import is_here
 from normprobe.model.config import ADAPTER_FILES
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.alignment import save_alignment

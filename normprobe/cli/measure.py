@@ -56,7 +56,7 @@ def command_of(offered: SampleMeasurement) -> Callable[..., None]:
 def probe_of(model: str, loading: Loading, data: str | None = None) -> Any:
     """The probe that a command measures with; wrong paths are told before torch is loaded."""
     from normprobe.data.data_set import require_data
-    from normprobe.model.checkpoint import require_path
+    from normprobe.model.checkpoint_place import require_path
 
     require_path(model)
     if data is not None:
@@ -88,7 +88,7 @@ def embeddings(
     """Norms of the embedding tables, and the tokens that stand out (Tables 3, 6-8)."""
     with console.reported(display):
         if base is not None:
-            from normprobe.model.checkpoint import require_path
+            from normprobe.model.checkpoint_place import require_path
 
             require_path(base)
         probe = probe_of(model, loading)
@@ -140,7 +140,7 @@ def demo(
     with console.reported(display):
         with console.lasting_imports():
             from normprobe.data.data_set import SAMPLE, open_data
-            from normprobe.model.checkpoint import SPECIMEN
+            from normprobe.model.checkpoint_place import SPECIMEN
             from normprobe.probe import Probe
             from normprobe.run import Run, compare, page_of
             from normprobe.runs.files import write_by_rename
@@ -210,7 +210,7 @@ def inspect(
         if model is None:
             _show_types(display)
             return
-        from normprobe.model.checkpoint import require_path
+        from normprobe.model.checkpoint_place import require_path
 
         require_path(model)
         with console.lasting_imports():

@@ -12,7 +12,7 @@ from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import install, missing_packages, of_other_line
-from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, other_tokens
+from normprobe.inputs.chat import PLAIN_LAYOUTS, guessed_placeholder, image_token, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
@@ -21,6 +21,7 @@ from normprobe.inputs.standard import (
     build_documented,
     build_standard,
     prompts,
+    reads_messages,
     refuse_incomplete,
 )
 from normprobe.inputs.token_groups import with_image_numbers, with_turn_numbers
@@ -86,9 +87,16 @@ class InputBuilder:
             return []
         kind = type(self.processor).__name__
         if self.tokenizer is self.processor:
+            if reads_messages(self.processor):
+                return []
             return [f"its processor is a bare tokenizer ({kind}), which reads no picture: {WRITE}"]
         both = (self.processor, self.tokenizer)
         templates = [getattr(each, "chat_template", None) for each in both]
+        if self.own_code and (placeholder := guessed_placeholder(self.processor)):
+            return [
+                f"where a picture stands in a prompt is a guess: {placeholder!r} and a line break "
+                f"before its text, around which its page may write more; to ask otherwise, {WRITE}"
+            ]
         if templates[0] or not templates[1]:
             return []
         return [

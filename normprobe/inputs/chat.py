@@ -8,6 +8,7 @@ know. None of them reports it, so the rendered text is checked for what has to b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -133,9 +134,12 @@ def refuse_system(processor: Any, system: str | None) -> None:
 
 def is_multimodal(processor: Any) -> bool:
     """Tell a processor, which holds a tokenizer, from a bare tokenizer."""
-    from transformers import ProcessorMixin
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
-    return isinstance(processor, ProcessorMixin)  # some tokenizers, too, have a `tokenizer`
+    if isinstance(processor, PreTrainedTokenizerBase):
+        return False  # some, too, have a `tokenizer`
+    holds = all(hasattr(processor, name) for name in ("tokenizer", "image_processor"))
+    return isinstance(processor, ProcessorMixin) or holds  # a class of its own (LLaVA-OneVision-2)
 
 
 def image_token(processor: Any) -> str | None:
@@ -186,6 +190,29 @@ def takes_parts(processor: Any) -> bool:
     if alone and _shows(_WORD, _render(processor, [_user(processor, _TEXT, parts=True)])):
         return True
     raise _unusable(processor, "does not show the prompt")
+
+
+def adopt_template(processor: Any) -> None:
+    """Use a template that a tokenizer holds alone, where it writes the processor's placeholder.
+
+    So does code whose own script calls that of the tokenizer, and no other (MiniMax-VL).
+    """
+    own = not type(processor).__module__.startswith("transformers.")
+    if not own or not is_multimodal(processor) or getattr(processor, "chat_template", None):
+        return
+    tokenizer, placeholder = processor.tokenizer, image_token(processor)
+    if placeholder and getattr(tokenizer, "chat_template", None):
+        rendered = _render(tokenizer, [_user(processor, _WITH_IMAGE, parts=True)])
+        if _shows(_WORD, rendered) and placeholder in str(rendered):
+            processor.chat_template = tokenizer.chat_template
+
+
+def guessed_placeholder(processor: Any) -> str:
+    """The placeholder that is put into a prompt where no template writes one (Cheers); or ""."""
+    with suppress(NormprobeError, ValueError):
+        if not getattr(processor, "chat_template", None) or not takes_parts(processor):
+            return _written_token(processor) or ""
+    return ""
 
 
 def _hoists_images(processor: Any) -> bool:

@@ -58,8 +58,9 @@ def stand_in(package: str) -> None:
     """Let code import a package that is not installed, for ``setup`` of an inputs file.
 
     Args:
-        package: such as ``flash_attn``; what code imports of it, from modules inside it too, is
-            there, and raises ``NormprobeError`` once it is called.
+        package: such as ``xformers``; what code imports of it, from modules inside it too, is
+            there, and raises ``NormprobeError`` once it is called. Attention of ``flash_attn`` is
+            computed in plain PyTorch.
     """
 
     def called(*_: Any, **__: Any) -> Any:
@@ -71,6 +72,10 @@ def stand_in(package: str) -> None:
     def any_name(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if package == "flash_attn":
+            from normprobe.remote_code_bridges import flash_attention
+
+            return getattr(flash_attention, name, called)
         return called
 
     class Finder(MetaPathFinder, Loader):

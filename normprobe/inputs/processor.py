@@ -88,7 +88,8 @@ def load_processor(
 ) -> Any:
     """Load what turns text and images into inputs of a checkpoint."""
     import transformers
-    from transformers import PretrainedConfig
+    from tokenizers import Tokenizer
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
     from normprobe.failures import (
         code_failure,
@@ -97,6 +98,7 @@ def load_processor(
         other_version,
         raised_in_own_code,
     )
+    from normprobe.inputs.chat import adopt_template
     from normprobe.remote_code_bridges import foreign_code
 
     auto: Any = getattr(transformers, auto_class)
@@ -141,6 +143,10 @@ def load_processor(
             f"the processor of {path_or_id} cannot be loaded: {first_line(error)}",
             _remedy(error, path_or_id),
         ) from error
+    if isinstance(processor, Tokenizer):  # as a model may hold it (Moondream)
+        alone: Any = PreTrainedTokenizerFast
+        processor = alone(tokenizer_object=processor)
+    adopt_template(processor)
     return processor
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from inspect import getsource
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from normprobe.inputs.chat import (
     conversations,
     is_multimodal,
     reads_one_image,
+    refuse_system,
     render_chat,
     render_plain,
 )
@@ -214,7 +216,8 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
     1. ``processor.apply_chat_template(messages, tokenize=True, return_dict=True)``, which is what
        transformers documents, with the images inside the messages;
     2. ``processor(text=, images=)`` with lists;
-    3. of one sample, ``processor(text=, images=)`` with a text that the template wrote.
+    3. of one sample, ``processor(text=, images=)`` with a text that the template wrote;
+    4. of one sample, ``tokenizer.apply_chat_template`` with the image in its message (GLM-4V).
 
     Nothing is known of such code beforehand, so what comes out is looked at: it has to hold the
     prompt, and pixels where a sample has an image. Some templates delete an image placeholder, and
@@ -227,6 +230,7 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
         ("apply_chat_template", _by_template),
         ("processor(text=, images=)", build_standard),
         ("processor(text=, images=) of one text", _of_one_text),
+        ("apply_chat_template of its tokenizer", _by_tokenizer),
     ):
         try:
             inputs = BatchFeature(arrays_as_tensors(dict(way(processor, samples, system))))
@@ -271,6 +275,34 @@ def _of_one_text(processor: Any, samples: Sequence[Sample], system: str | None) 
     else:
         (text,), _ = prompts(processor, samples, system)
     return dict(processor(text=text, images=images or None, return_tensors="pt"))
+
+
+def reads_messages(processor: Any) -> bool:
+    """Whether a bare tokenizer, of code of its own, takes pictures as ``image`` of a message."""
+    if is_multimodal(processor) or type(processor).__module__.startswith("transformers."):
+        return False
+    with suppress(OSError, TypeError, AttributeError):
+        return '"image"' in getsource(type(processor)).replace("'", '"')
+    return False
+
+
+def _by_tokenizer(processor: Any, samples: Sequence[Sample], system: str | None) -> dict[str, Any]:
+    if len(samples) > 1 or not reads_messages(processor):
+        raise ValueError("that takes one sample, and a tokenizer that takes messages with images")
+    (sample,) = samples
+    sample.require_one_turn()
+    refuse_system(processor, system)
+    message: dict[str, Any] = {"role": "user", "content": "".join(sample.texts)}
+    if sample.images:
+        message["image"] = sample.image
+    made = processor.apply_chat_template(
+        [message],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    return dict(made)
 
 
 def refuse_incomplete(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample]) -> None:

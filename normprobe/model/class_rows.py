@@ -25,16 +25,17 @@ class ClassRows:
         self.entered = 0  # all rows that entered the first block
         self._since = 0  # those since the encoder returned: it may run picture by picture
         self._of_image = 0  # how many an image has there
+        self._patches = 0  # how many an image is cut into
         self._handed_over = 0  # how many an image has in what the encoder handed over last
         self._hidden: Tensor | None = None  # [images, rows] bool, of those that blocks attend to
 
     def watch(self, encoder: nn.Module) -> Iterator[RemovableHandle]:
-        """Hooks on the first block; of an encoder without blocks on its first convolution."""
+        """Hooks on the first block and convolution; without blocks the latter tells it."""
         cuts = (m for m in encoder.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
         if (block := _first_block(encoder)) is not None:
             yield before_call(block, self._enter)
-        elif (first := next(cuts, None)) is not None:
-            yield after_call(first, self._cut)
+        if (first := next(cuts, None)) is not None:
+            yield after_call(first, self._cut if block is None else self._count_patches)
 
     def since_last(self) -> tuple[int, Tensor | None]:
         """How many rows entered since the encoder returned last, and which of them a mask hides."""
@@ -84,12 +85,17 @@ class ClassRows:
         states = (t for t in tensors((args, kwargs)) if t.is_floating_point() and t.dim() > 1)
         state = next(states, torch.empty(0, 0))
         entered, self._of_image = state[..., 0].numel(), state.shape[-2]
+        if self._of_image <= self.count < entered:  # rows of all images first (MiniMax-VL)
+            self._of_image = self._patches + self.count
         self._since += entered
         self.entered += entered
         self._hidden = rows_a_mask_hides(state, {**dict(enumerate(args)), **kwargs})
 
+    def _count_patches(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
+        self._patches = patches[0, 0].numel()
+
     def _cut(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
-        """As many rows as patches: no class row (Mono-InternVL)."""
+        """Take as many rows for an image's as it has patches and class rows (Mono-InternVL)."""
         self._of_image = patches[0, 0].numel() + self.count
         self._since = self._of_image * len(patches)
 

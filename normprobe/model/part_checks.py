@@ -286,8 +286,8 @@ def doubt_idle_rows(model: MeasuredModel, batch: MeasuredBatch) -> None:
     if idle and not model.calls_beside(entered[groups == _VISUAL])[0]:
         model.add_doubt(
             f"of {rows} rows that {projector.name} hands over {idle} enter no position of the "
-            "decoder, as those of a picture that code makes up (Baichuan-Omni): its stages, and "
-            "those before, hold them, too"
+            "decoder (cut away as what pads a picture, or of one that code makes up): its stages, "
+            "and those before, hold them, too"
         )
 
 

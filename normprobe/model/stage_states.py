@@ -1,5 +1,6 @@
 """Which states a part is given and returns, and which of their rows are no padding."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from normprobe.model.decoder_rows import HIDES_A_KEY
 #: Which rows a mask hides from the blocks of an encoder, among what it was given.
 HIDDEN_ROWS = "hidden_rows"
 
+#: Arguments that are of rows, and no states.
+_NO_STATE = re.compile("pos|mask|cos|sin|rot|freq|time")
+
 
 def most_side_by_side(arguments: Mapping[Any, Any]) -> int:
     """The most states of one shape that a list or tuple among arguments holds."""
@@ -22,6 +26,13 @@ def most_side_by_side(arguments: Mapping[Any, Any]) -> int:
             alike = [each for each in states if each.shape == states[0].shape]
             most = max(most, len(alike) * bool(alike and alike[0].is_floating_point()))
     return most
+
+
+def states_apart(arguments: Mapping[Any, Any], entered: Tensor) -> list[Tensor]:
+    """States of the same rows as one that entered, each an argument of its own (Florence-VL)."""
+    given = [each for name, each in arguments.items() if not _NO_STATE.search(str(name))]
+    states = [each for each in given if isinstance(each, Tensor) and each.is_floating_point()]
+    return [each for each in states if each.dim() > 2 and each.shape[:-1] == entered.shape[:-1]]
 
 
 def returned_states(output: Any) -> list[Tensor]:

@@ -22,6 +22,7 @@ from normprobe.model.stage_states import (
     most_side_by_side,
     projected_state,
     returned_states,
+    states_apart,
 )
 from normprobe.model.structural_states import SAME_STATE
 from normprobe.model.tracing.recording import tensors
@@ -90,12 +91,15 @@ class VisionStages:
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_read = 0  # by a projector inside the encoder
+        self._of_no_norm = 0  # their size, where the encoder has no weight of it
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
         self.rows_given = 0  # of all states that the projector was given (Ola's are two)
         self._of_projector = 0  # states that the projector returns side by side
         self._of_encoder = False  # whether the encoder returned them so
+        self._of_tower = 0  # states of any width that the encoder returned
+        self._joined = False  # whether the projector joins what it is given
         self._scales: list[int] = []  # of states that the encoder returns, if they are several
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
@@ -229,7 +233,16 @@ class VisionStages:
         What joins them is taken for a part of the encoder: transformers takes GLM-4V's so.
         """
         tower, projector, read = self._parts.vision_encoder, self._parts.projector, self._rows_read
-        if tower is None or projector is None or not 0 < 2 * read <= self._classes.entered:
+        if tower is None or projector is None:
+            return ""
+        if self._of_no_norm:
+            return (
+                f"{projector.name} reads rows of size {self._of_no_norm}, which no norm and no "
+                f"bias of {tower.name} has: it joins states before that, and the stage "
+                "vision_encoder is behind that; --part vision_encoder=NAME names what holds its "
+                "layers without that"
+            )
+        if not 0 < 2 * read <= self._classes.entered:
             return ""
         return (
             f"{tower.name} makes one of several rows before "
@@ -287,6 +300,12 @@ class VisionStages:
                 f"{self._parts.projector.name} returns {self._of_projector} states side by side: "
                 "its stage holds the first alone; --part projector=NAME may name what joins them"
             )
+        tower = self._parts.vision_encoder
+        if self._joined and self._of_tower > 1 and tower is not None:
+            return (
+                f"{tower.name} hands over {self._of_tower} states, which the projector joins: the "
+                "stage vision_encoder holds one of them"
+            )
         if self._of_several < 2 or self._kept.pop(self._entered, None) is None:
             return ""
         assert self._parts.projector is not None
@@ -304,6 +323,8 @@ class VisionStages:
         del arguments
         self._classes.read_inside(state, left)
         self._rows_read += state[..., 0].numel()
+        if state.shape[-1] not in self._widths:
+            self._of_no_norm = state.shape[-1]
         self._encoded(state, {})
 
     def _projected_of(self, output: Any) -> Tensor:
@@ -329,6 +350,7 @@ class VisionStages:
             self._scales = widths
 
     def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
+        self._of_tower = max(self._of_tower, len(states))
         self._of_encoder |= [state.shape for state in states].count(states[0].shape) > 1
         rows_of_blocks, hidden = self._classes.since_last()
         self._waiting.append((states, {**arguments, HIDDEN_ROWS: hidden}, rows_of_blocks))
@@ -385,6 +407,12 @@ class VisionStages:
         self.rows_given += sum(each[..., 0].numel() for each in alike if each.dim() > 1)
         # Older code projects zeros in the place of an image, where a prompt has none (LLaVA 1.0).
         made_up = ~entered.any()
+        if len(apart := self._apart(arguments, entered)) > 1:
+            if self._reads(sum(each.shape[-1] for each in apart)):
+                entered = torch.cat(apart, dim=-1)  # as it does itself, in some order
+                self._joined = True
+            else:
+                self._of_several = max(self._of_several, len(apart))
         if self._parts.vision_encoder is None:  # the projector receives pixels
             self._counted = counted_rows(left, arguments)
         else:
@@ -399,16 +427,24 @@ class VisionStages:
 
         A projector that forms the groups itself does not tell which patches they hold.
         """
-        assert self._parts.projector is not None
         patches, rest = divmod(entered[..., 0].numel(), max(left[..., 0].numel(), 1))
         given = chain.from_iterable(v if isinstance(v, list) else [v] for v in arguments.values())
         groups = (item for item in given if isinstance(item, Tensor) and item.dim() == 3)
         if patches < 2 or rest or not any(group.shape[1] == patches for group in groups):
             return 0
+        return patches if self._reads(patches * entered.shape[-1]) else 0
+
+    def _apart(self, arguments: Mapping[Any, Any], entered: Tensor) -> list[Tensor]:
+        """States that a projector of own code is given side by side, as arguments."""
+        assert self._parts.projector is not None
+        native = is_native(self._parts.projector.module)
+        return [] if native else states_apart(arguments, entered)
+
+    def _reads(self, width: int) -> bool:
+        """Whether a weight of the projector reads states of this width."""
+        assert self._parts.projector is not None
         modules = self._parts.projector.module.modules()
-        width = patches * entered.shape[-1]
-        joins = any(isinstance(m, nn.Linear) and m.in_features == width for m in modules)
-        return patches if joins else 0
+        return any(isinstance(m, nn.Linear) and m.in_features == width for m in modules)
 
     def _as_rows(self, state: Tensor) -> Tensor:
         """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``.

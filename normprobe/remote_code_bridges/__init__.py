@@ -10,7 +10,7 @@ trusted (``--trust-remote-code``).
     bridges                                # the names of those that were needed
 
 The chapters: ``moved_names``, ``configs``, ``model_classes`` (how they are made, filled and tied),
-``layers`` (and towers and caches), ``attention`` (and masks), ``processors``.
+``layers`` (and towers and caches), ``attention`` (and masks), ``flash_attention``, ``processors``.
 """
 
 import importlib
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -46,6 +47,7 @@ from normprobe.remote_code_bridges.configs import (
     bridge_composition,
     bridge_config_defaults,
     bridge_default_rope,
+    bridge_flat_config,
     bridge_rope_scaling,
     bridge_spread,
     bridge_token_of_config,
@@ -54,12 +56,16 @@ from normprobe.remote_code_bridges.configs import (
     init_as_written,
     register_if_free,
 )
+from normprobe.remote_code_bridges.flash_attention import bridge_flash_functions
 from normprobe.remote_code_bridges.layers import (
+    BLOCKS,
     CALLED,
     bridge_alone,
+    bridge_block_tables,
     bridge_cache,
     bridge_capturing,
     bridge_decoder_layer,
+    bridge_derived_names,
     bridge_place_keyword,
     bridge_tower_inside,
     bridge_tower_layer,
@@ -91,6 +97,7 @@ from normprobe.remote_code_bridges.processors import (
     bridge_listed_parts,
     bridge_processor_parts,
     tokenizer_as_written,
+    unasked_for_folders,
 )
 from normprobe.versions import is_line_5
 
@@ -114,7 +121,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     def import_and_bridge(class_name: str, module_path: Any, **options: Any) -> type:
         found: type = imported(class_name, module_path, **options)
         for foreign in _classes_of(found):
-            bridge_default_rope(sys.modules[foreign.__module__])
+            _bridge_module(sys.modules[foreign.__module__])
             _bridge_class(foreign)
         return found
 
@@ -132,6 +139,10 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             getattr(module, f"{kind}DecoderLayer"), getattr(module, f"{kind}RotaryEmbedding")
         )
         vars(module)["__all__"] = [n for n in vars(module) if not n.startswith("_")]  # to import *
+    for kind, block in BLOCKS.items():
+        module = importlib.import_module(modeling(kind))
+        bridge_block_tables(getattr(module, block))
+        bridge_flat_config(getattr(module, block.replace("VisionBlock", "Config")))
     bridge_causal_mask(PreTrainedModel)
     bridge_resizing(PreTrainedModel)
     bridge_capturing()
@@ -156,6 +167,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             patch.object(AutoConfig, "register", staticmethod(register_if_free)),
             patch.object(AutoTokenizer, "from_pretrained", staticmethod(tokenizer_as_written)),
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
+            unasked_for_folders(),
             patch.object(nn.Module, "to", cast_or_move),
             patch.object(torch.Tensor, "cpu", cpu_or_no_memory),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
@@ -166,11 +178,17 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             finally:  # an import that fails leaves modules, which another does not run again
                 for module_name in sys.modules.keys() - before:
                     for foreign in _classes_in(module_name):
-                        bridge_default_rope(sys.modules[module_name])
+                        _bridge_module(sys.modules[module_name])
                         _bridge_class(foreign)
     finally:
         noting.pop()
         transformers_logging.set_verbosity(level)  # an import may ask for all there is (Elysium)
+
+
+def _bridge_module(module: ModuleType) -> None:
+    """What its code looks up by name."""
+    bridge_default_rope(module)
+    bridge_flash_functions(module)
 
 
 def _bridge_class(foreign: type) -> None:
@@ -195,6 +213,8 @@ def _bridge_class(foreign: type) -> None:
                 bridge_buffers(foreign)
                 if any(issubclass(foreign, tower) for tower in one_class_towers()):
                     bridge_tower_names(foreign)
+                else:
+                    bridge_derived_names(foreign)
             elif issubclass(foreign, ProcessorMixin) and is_line_5():
                 bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):

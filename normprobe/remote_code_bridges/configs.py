@@ -1,5 +1,6 @@
 """What configs of older code had, and how they are made and registered."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import wraps
 from inspect import get_annotations, unwrap
@@ -14,6 +15,7 @@ from transformers import (
 )
 
 from normprobe.remote_code_bridges.noted import note_bridge, noting
+from normprobe.versions import is_line_5
 
 _REGISTER = AutoConfig.register
 
@@ -101,6 +103,20 @@ def bridge_token_of_config(config_class: Any) -> None:
     """Copies of towers call what put the token of the hub among the arguments of a config."""
     if not hasattr(config_class, "_set_token_in_kwargs"):
         config_class._set_token_in_kwargs = staticmethod(lambda _arguments, _token=None: None)
+
+
+def bridge_flat_config(config_class: Any) -> None:
+    """Fields of the language model stood in the config of the whole model (jina-reranker)."""
+
+    def of_text(self: Any, name: str) -> Any:
+        text = vars(self).get("text_config")
+        if text is None or name.startswith("_") or name not in vars(text):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        note_bridge(f"config.{name}")
+        return getattr(text, name)
+
+    if is_line_5() and not hasattr(config_class, "__getattr__"):
+        config_class.__getattr__ = of_text
 
 
 def bridge_rope_scaling(config_class: type) -> None:
@@ -208,10 +224,25 @@ def bridge_default_rope(module: Any) -> None:
     """Plain rotary tables have no function among those of scaled ones any more.
 
     Only the module's own copy of the list gets one: transformers takes its presence for an answer.
+    Where there is one, it took numbers in place of a config (Cheers).
     """
     functions = getattr(module, "ROPE_INIT_FUNCTIONS", None)
-    if isinstance(functions, dict) and "default" not in functions:
-        module.ROPE_INIT_FUNCTIONS = {**functions, "default": _plain_rope}
+    if isinstance(functions, dict):
+        module.ROPE_INIT_FUNCTIONS = {**functions, "default": _default_rope(functions)}
+
+
+def _default_rope(functions: Mapping[str, Any]) -> Any:
+    of_config = functions.get("default", _plain_rope)
+
+    def angles(config: Any, *more: Any, **told: Any) -> tuple[Any, float]:
+        if config is not None:
+            found: tuple[Any, float] = of_config(config, *more, **told)
+            return found
+        note_bridge("default rope of numbers")
+        powers = torch.arange(0, told["dim"], 2, dtype=torch.int64).float() / told["dim"]
+        return 1.0 / told["base"] ** powers, 1.0
+
+    return angles
 
 
 def bridge_rotary_modules(model: Any) -> None:

@@ -6,12 +6,15 @@ from inspect import signature
 from typing import Any
 
 import torch
+from torch import nn
 
 from normprobe.remote_code_bridges.noted import in_place_of, note_bridge
 from normprobe.versions import is_line_5
 
 #: Whose layers are called by copies of what ran them.
 CALLED = ("Llama", "Mistral", "Qwen2")
+#: Blocks of towers that code runs by itself.
+BLOCKS = {"qwen2_vl": "Qwen2VLVisionBlock", "qwen2_5_vl": "Qwen2_5_VLVisionBlock"}
 
 
 def bridge_tower_inside(model_class: Any) -> None:
@@ -88,6 +91,35 @@ def bridge_tower_layer(layer_class: Any) -> None:
         causal = more[0] if more else named.pop("causal_attention_mask")
         masks = [each for each in (attention_mask, causal) if each is not None]
         return (run(self, hidden_states, sum(masks[1:], *masks[:1]) if masks else None, **named),)
+
+
+def bridge_block_tables(block_class: Any) -> None:
+    """A block of a tower made its rotary tables of the angles that it was given (Kanana-V)."""
+    run = block_class.forward
+
+    @in_place_of(block_class, "forward")
+    def run_as_called(self: Any, *arguments: Any, **named: Any) -> Any:
+        angles = named.get("rotary_pos_emb")
+        if angles is not None and named.get("position_embeddings") is None:
+            note_bridge(f"{block_class.__name__} without rotary tables")
+            del named["rotary_pos_emb"]
+            both = torch.cat((angles, angles), dim=-1)
+            named["position_embeddings"] = both.cos(), both.sin()
+        return run(self, *arguments, **named)
+
+
+class AxisAngles(nn.Module):
+    """Angles of a rotary table by place on one axis, ``[places, dim / 2]``."""
+
+    def __init__(self, dim: int, theta: float = 10000.0) -> None:
+        super().__init__()
+        powers = torch.arange(0, dim, 2, dtype=torch.float) / dim
+        self.register_buffer("inv_freq", theta**-powers, persistent=False)
+
+    def forward(self, seqlen: int) -> torch.Tensor:
+        """Of so many places."""
+        each: Any = self.inv_freq
+        return torch.outer(torch.arange(seqlen, device=each.device, dtype=each.dtype), each)
 
 
 def bridge_place_keyword(model_class: Any) -> None:
@@ -172,6 +204,31 @@ def bridge_tower_names(tower_class: Any) -> None:
             names.register_checkpoint_conversion_mapping(type(self).__name__, renamed)
 
     tower_class.__init__ = make_and_tell
+
+
+def bridge_derived_names(model_class: Any) -> None:
+    """Weights of a class that is derived from one of transformers, under the names of before.
+
+    transformers renames them for its own class alone. Where the model inside is its own, they are
+    laid out as its own (jina-reranker, of Qwen2-VL).
+    """
+    make = model_class.__init__
+    names = importlib.import_module("transformers.conversion_mapping")
+
+    @wraps(make)
+    def make_and_tell(self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        known, own = names.get_checkpoint_conversion_mapping, type(self).__name__
+        natives = [
+            each for each in type(self).__mro__ if each.__module__.startswith("transformers.")
+        ]
+        renamed = next(filter(None, (known(each.__name__) for each in natives)), None)
+        inside = getattr(self, self.base_model_prefix, None)
+        if renamed and known(own) is None and type(inside).__module__.startswith("transformers."):
+            note_bridge(f"names of weights of {natives[0].__name__}")
+            names.register_checkpoint_conversion_mapping(own, renamed)
+
+    model_class.__init__ = make_and_tell
 
 
 def bridge_alone(distributed: Any) -> None:

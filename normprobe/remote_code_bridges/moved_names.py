@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from normprobe.remote_code_bridges.layers import CALLED
+from normprobe.remote_code_bridges.layers import BLOCKS, CALLED, AxisAngles
 
 
 def modeling(name: str) -> str:
@@ -110,6 +110,7 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         )
         for name in ("bert", "clip", "llama")
     ),
+    *((modeling(name), "VisionRotaryEmbedding", lambda: AxisAngles) for name in BLOCKS),
     (modeling("clip"), "clip_loss", f"{modeling('clip')}:image_text_contrastive_loss"),
     # What is imported for other language models than the one that is measured (LLaVA's MPT), or for
     # addresses of files.

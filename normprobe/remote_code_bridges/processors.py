@@ -1,12 +1,14 @@
 """Processors and tokenizers as older code loads them."""
 
 import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from inspect import signature
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from transformers import (
-    AutoTokenizer,
-)
+from transformers import AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from normprobe.remote_code_bridges.noted import note_bridge
@@ -14,6 +16,13 @@ from normprobe.remote_code_bridges.noted import note_bridge
 tokenization_auto = importlib.import_module("transformers.models.auto.tokenization_auto")
 
 _TOKENIZER = AutoTokenizer.from_pretrained
+
+#: What asks whether code may run, by this name.
+_RESOLVE = "resolve_trust_remote_code"
+_ASKING = (
+    *("auto_factory", "configuration_auto", "feature_extraction_auto", "image_processing_auto"),
+    *("processing_auto", "tokenization_auto", "video_processing_auto"),
+)
 
 
 def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> Any:
@@ -34,6 +43,27 @@ def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> An
         return found
     note_bridge(f"{named} by its name")
     return tokenization_auto.tokenizer_class_from_name(own).from_pretrained(path_or_id, **where)
+
+
+@contextmanager
+def unasked_for_folders() -> Iterator[None]:
+    """Trusted code loads parts of its own folder, and forgets to say that it is trusted."""
+    with ExitStack() as asked:
+        for name in _ASKING:
+            module: Any = importlib.import_module(f"transformers.models.auto.{name}")
+            asked.enter_context(
+                patch.object(module, _RESOLVE, _trusting(getattr(module, _RESOLVE)))
+            )
+        yield
+
+
+def _trusting(resolve: Any) -> Any:
+    def resolved(trust: Any, name: Any, *more: Any, **options: Any) -> Any:
+        if trust is None and Path(str(name)).is_dir():
+            trust = True
+        return resolve(trust, name, *more, **options)
+
+    return resolved
 
 
 def bridge_processor_parts(processor_class: Any) -> None:

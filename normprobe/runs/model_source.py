@@ -31,14 +31,9 @@ from normprobe.model.attention_weights import (
     attention_in,
     uncapped_doubt,
 )
-from normprobe.model.checkpoint import (
-    SPECIMEN,
-    Checkpoint,
-    cached,
-    is_own_code,
-    other_class_doubt,
-    reads_sounds,
-)
+from normprobe.model.checkpoint import Checkpoint
+from normprobe.model.checkpoint_place import SPECIMEN, cached
+from normprobe.model.class_doubts import other_class_doubt
 from normprobe.model.config import read_config_file
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
@@ -57,6 +52,7 @@ from normprobe.model.load.plan import LoadPlan, is_quantised, plan_for
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.load.weight_checks import loading_beside, replaced_doubt, unplaced_doubt
 from normprobe.model.measured_model import MeasuredModel, positions_of
+from normprobe.model.model_kind import is_own_code, reads_sounds
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import UnreadWeights, find_or_trace
 from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL, Loading

@@ -25,8 +25,10 @@ from transformers import (
 from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
-from normprobe.model.checkpoint import KINDS, auto_class, open_checkpoint, other_class_doubt
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.class_doubts import other_class_doubt
 from normprobe.model.load.partial_load import build_on_meta
+from normprobe.model.model_kind import KINDS, auto_class
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
 from normprobe.specimen import SPECIMEN_DIR
 from normprobe.versions import is_line_5

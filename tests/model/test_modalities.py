@@ -27,8 +27,9 @@ from normprobe import NormprobeError, Probe, compare, find_parts, probe_interfac
 from normprobe.extensions.pictures.attention.measure import measure_attention
 from normprobe.measurements.layers.recomputed import differences
 from normprobe.model.captured_states import traced_groups
-from normprobe.model.checkpoint import auto_class, open_checkpoint, reads_sounds
+from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.model_kind import auto_class, reads_sounds
 from normprobe.model.tracing.trace import trace_parts
 from normprobe.run import page_of
 from normprobe.schema import DECODER_INPUT, PADDING, TOKEN_GROUPS

@@ -14,8 +14,9 @@ from support.tiny_models import tiny_model
 from transformers import AutoModelForPreTraining
 
 from normprobe import Probe, schema
-from normprobe.model.checkpoint import auto_class, open_checkpoint
+from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
+from normprobe.model.model_kind import auto_class
 
 
 @pytest.mark.parametrize(("name", "inside"), [("ColPali", "paligemma"), ("ColQwen2", "qwen2_vl")])

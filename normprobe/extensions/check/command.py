@@ -91,7 +91,7 @@ def check(
             )
         if junit is not None and against is not None and junit.resolve() == Path(against).resolve():
             raise typer.BadParameter("--junit would replace what --against reads")
-        from normprobe.model.checkpoint import require_path
+        from normprobe.model.checkpoint_place import require_path
 
         require_path(model)
         if against is not None and against.endswith(".json") and not Path(against).is_file():

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.errors import NormprobeError, number_of
-from normprobe.model.checkpoint import is_here
+from normprobe.model.checkpoint_place import is_here
 from normprobe.model.find.overrides import OVERRIDE_KEYS as KEYS_OF_PARTS
 from normprobe.options import Loading
 from normprobe.probe import Probe

@@ -41,7 +41,7 @@ def inputs(
     With `--inputs`, such as a file whose setup() imports a package, what that one holds is kept.
     """
     with console.reported(display):
-        from normprobe.model.checkpoint import require_path
+        from normprobe.model.checkpoint_place import require_path
 
         require_path(model)
         from normprobe.extensions.families.inputs_draft import begin_inputs_file

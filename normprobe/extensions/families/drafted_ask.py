@@ -20,7 +20,7 @@ _ANSWERS = ("chat", "answer_question", "ask_question", "mm_generate", "query", "
 
 #: What they take, by its name.
 _TOKENIZER = re.compile(r"^tokenizer$")
-_PROCESSOR = re.compile(r"processor$|transform$")
+_PROCESSOR = re.compile(r"^(?!logits).*(processor$|transform$)")
 _PICTURE = re.compile(r"^(?!.*(token|size|num|len|start|end)).*(image|img|pixel|picture|photo)")
 _WORDS = re.compile(r"^(question|query|prompt|text|instruction|request|user_prompt|input_text)s?$")
 _MESSAGES = re.compile(r"^(messages?|msgs|conversations?)$")
@@ -39,7 +39,9 @@ def ask(model, processor, sample):
     )
 
 """
-_TAKEN_APART = """tokenizer = getattr(processor, "tokenizer", processor)
+_TAKEN_APART = """from normprobe.inputs.processor import tokenizer_of
+
+    tokenizer = tokenizer_of(processor)
     """
 _IMPORTED = """from normprobe.extensions.families.asked import picture_file
 

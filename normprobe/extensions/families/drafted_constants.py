@@ -16,7 +16,7 @@ from torch import nn
 from normprobe.errors import NormprobeError
 from normprobe.extensions.families.package_code import GUESS, turn_of
 from normprobe.inputs.processor import load_processor, tokenizer_of
-from normprobe.model.checkpoint import cached
+from normprobe.model.checkpoint_place import cached
 from normprobe.model.config import fields, read_config_file
 from normprobe.options import Loading
 

@@ -18,7 +18,7 @@ from normprobe.inputs.chat import image_token
 from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.inputs.processor import load_processor, tokenizer_of
 from normprobe.inputs.standard import REFUSALS, build_documented
-from normprobe.model.checkpoint import cached
+from normprobe.model.checkpoint_place import cached
 from normprobe.model.config import read_config_file
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.options import Loading

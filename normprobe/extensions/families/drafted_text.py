@@ -30,7 +30,7 @@ from normprobe.extensions.families.package_code import (
 )
 from normprobe.inputs.chat import image_token
 from normprobe.inputs.processor import tokenizer_of
-from normprobe.model.checkpoint import cached
+from normprobe.model.checkpoint_place import cached
 from normprobe.model.config import fields
 from normprobe.model.find.parts import candidates, guesses, size_of
 from normprobe.model.find.structure import find_parts

@@ -140,7 +140,8 @@ def _standing_in(text: str, package: str) -> str:
     imports = _FOUND.search(text)
     if imports and package in re.findall(r"\w+", imports[0].partition("#")[0]):
         return text
-    stands = f"    stand_in({package!r})  # {GUESS}: nothing of it runs\n"
+    runs = "" if package == "flash_attn" else f"  # {GUESS}: nothing of it runs"
+    stands = f"    stand_in({package!r}){runs}\n"
     if not _SETUP.search(text) or stands in text:
         return text
     imported = "    from normprobe.inputs.inputs_file import stand_in\n\n"

@@ -276,7 +276,8 @@ def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> s
     Of lists those whose blocks hold others: heads of a detector are none (Groma). Tables of
     positions, and what the vision side holds, are taken where there is nothing else.
     """
-    found = [module for module in model.modules() if isinstance(module, kind)]
+    # Some modules are registered as they are asked for first (Moondream).
+    found = [m for m in model.modules() if isinstance(m, kind) and id(m) in names]
     found = [each for each in found if not _POSITIONS.search(names[id(each)])] or found
     found = [each for each in found if holds_blocks(each)] or found
     seen = tuple(f"{name}." for name in vision_modules(model))

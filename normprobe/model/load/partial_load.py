@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.model.checkpoint import Checkpoint, auto_class
+from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.load.repository import FETCH_AGAIN
 from normprobe.model.load.required_tensors import tensor_names
+from normprobe.model.model_kind import auto_class
 from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import is_line_5, made_on_meta
 

@@ -26,7 +26,7 @@ from torch import nn
 from transformers import LlavaForConditionalGeneration
 
 from normprobe import NormprobeError, find_parts, probe_interface
-from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
+from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.partial_load import _unsaved_tensors, changed_buffers
@@ -40,6 +40,7 @@ from normprobe.model.load.required_tensors import (
     outside,
     unneeded,
 )
+from normprobe.model.model_kind import auto_class
 from normprobe.versions import is_line_5, tied_weights
 
 NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)

@@ -1,0 +1,99 @@
+"""Doubts where the class that is made is not the one that was trained, or runs otherwise."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from normprobe.failures import is_native, other_version
+from normprobe.model.model_kind import is_own_code
+
+
+def class_doubt(raw: Mapping[str, Any], config: Any, auto: Any) -> str:
+    """A doubt where transformers has a config's type, but none of the classes that it names.
+
+    A package may give its config the type of transformers' own and save its model so (PLLaVA).
+    """
+    import transformers
+
+    names = [name for name in raw.get("architectures") or () if isinstance(name, str)]
+    every = transformers.__all__  # type: ignore[attr-defined]  # dir() of it takes 0.1 s
+    there = {name.lower() for name in every}
+    offers = getattr(config, "auto_map", None)
+    own = is_own_code(config) or offers or raw.get("model_type") != config.model_type
+    if own or not names or any(name.lower() in there for name in names):
+        return ""
+    if raw.get("auto_map"):
+        return (
+            f"config.json names the class {names[0]}, whose code comes with it and is not run: "
+            f"measured as transformers' own of the type {config.model_type!r}, whose forward may "
+            "be another; read that code, then pass --trust-remote-code"
+        )
+    offered = auto._model_mapping.get(type(config), ())
+    classes = offered if isinstance(offered, tuple) else [offered]
+    if any(kind.__name__ in names for kind in classes):
+        return ""  # a package registered its own
+    return (
+        f"config.json names the class {names[0]}, which transformers {transformers.__version__} "
+        f"does not have: measured as its own of the type {config.model_type!r}, whose forward may "
+        "be another; where a package has it, in setup() of an --inputs file, behind its import: "
+        f"{auto.__name__}.register({type(config).__name__}, {names[0]}, exist_ok=True)"
+    )
+
+
+def scaling_doubt(config: Any) -> str:
+    """A doubt where rows of images enter a Gemma or Gemma 2 decoder otherwise than it was trained.
+
+    Transformers 4 multiplies all rows that enter by the root of the width, 5 those of words alone
+    (LLaVA-Gemma). PaliGemma's class makes up for it.
+    """
+    from normprobe.versions import is_line_5
+
+    text = config.get_text_config(decoder=True)
+    written = str(getattr(config, "transformers_version", ""))
+    gemma = any(kind.__name__ in ("GemmaConfig", "Gemma2Config") for kind in type(text).__mro__)
+    alone = text is config and not is_own_code(config)
+    makes_up = config.model_type in ("paligemma", "colpali") and not is_own_code(config)
+    if not (gemma and is_line_5() and written.startswith("4.")) or alone or makes_up:
+        return ""
+    return (
+        f"transformers 4 multiplies all rows that enter its decoder by sqrt({text.hidden_size}), 5 "
+        f"those of words alone, and config.json was written by {written}: visual rows may be "
+        f"{text.hidden_size**0.5:.0f} x louder in what was trained; to measure that: "
+        f"{other_version('4.57.6')}"
+    )
+
+
+def other_class_doubt(model: Any, names: Sequence[str]) -> str:
+    """A doubt where code offers another class for a config than the one that it names (LISA).
+
+    ``names``: as its file has them; a class may write others into the config (VoRA).
+    """
+    built = type(model).__name__
+    if is_native(model) or not names:
+        return ""
+    if built in names:
+        offered = _offered(model.config.model_type)
+        if offered is None or offered.forward is type(model).forward:
+            return ""
+        return (
+            f"config.json names the class {built}, and the code that was imported offers "
+            f"{offered.__name__} for its type: measured as {built}, whose forward may be another; "
+            f"for the other, name it in architectures of config.json"
+        )
+    named: list[Any] = [each for each in type(model).__mro__ if each.__name__ in names]
+    if any(each.forward is type(model).forward for each in named):
+        return ""  # derived from it, and runs as it does (MoE-LLaVA)
+    return (
+        f"config.json names the class {names[0]}, and its code offers {built} for such a config: "
+        f"measured as {built}, whose forward may be another; to offer the one, in setup() of an "
+        f"--inputs file: AutoModelForCausalLM.register(CONFIG, {names[0]}, exist_ok=True)"
+    )
+
+
+def _offered(model_type: str) -> Any:
+    """The class of a package that is made of configs of a type; None where there is none."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    known = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None  # noqa: SIM401 lazy
+    if known is None or known.__module__.startswith("transformers."):
+        return None
+    return AutoModelForCausalLM._model_mapping.get(known, None)

@@ -1,0 +1,136 @@
+"""Functions of flash_attn in plain PyTorch: for code that calls them by name where it is absent.
+
+They compute the same. Shapes are those of flash_attn: states ``[batch, rows, heads, head size]``;
+packed ones ``[rows, heads, head size]``, cut at ``cu_seqlens``.
+"""
+
+import importlib.util
+import re
+from inspect import getsource
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    **_: Any,
+) -> Tensor:
+    """Attention ``[batch, rows, heads, head size]``; nothing is dropped, for no model is trained.
+
+    The last query sees all keys where causal; several heads may share keys and values.
+    """
+    k, v = (each.repeat_interleave(q.shape[2] // each.shape[2], dim=2) for each in (k, v))
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    queries, keys = (torch.arange(n, device=q.device) for n in scores.shape[-2:])
+    away = keys - (queries + len(keys) - len(queries))[:, None]  # of a key from its query
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes[..., None, None] * away.abs()
+    left, right = window_size[0], 0 if causal else window_size[1]
+    hidden = torch.zeros_like(away, dtype=torch.bool)
+    hidden |= (away < -left) if left >= 0 else hidden
+    hidden |= (away > right) if right >= 0 else hidden
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1).nan_to_num()
+    return torch.einsum("bhqk,bkhd->bqhd", weights.to(v.dtype), v)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    *more: Any,
+    **options: Any,
+) -> Tensor:
+    """The same of packed sequences, each of which sees itself alone."""
+    del max_seqlen_q, max_seqlen_k  # of use to a kernel
+    cuts = (pairwise(each.tolist()) for each in (cu_seqlens_q, cu_seqlens_k))
+    left = [
+        flash_attn_func(q[None, a:b], k[None, c:d], v[None, c:d], *more, **options)[0]
+        for (a, b), (c, d) in zip(*cuts, strict=True)
+    ]
+    return torch.cat(left)
+
+
+def flash_attn_qkvpacked_func(qkv: Tensor, *more: Any, **options: Any) -> Tensor:
+    """Of one tensor ``[batch, rows, 3, heads, head size]``."""
+    q, k, v = qkv.unbind(2)
+    return flash_attn_func(q, k, v, *more, **options)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int = 0, *more: Any, **options: Any
+) -> Tensor:
+    """Of one tensor ``[rows, 3, heads, head size]``."""
+    q, k, v = qkv.unbind(1)
+    cuts, longest = (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(q, k, v, *cuts, *longest, *more, **options)
+
+
+#: Their names before flash_attn 2.
+flash_attn_unpadded_func = flash_attn_varlen_func
+flash_attn_unpadded_qkvpacked_func = flash_attn_varlen_qkvpacked_func
+
+
+def index_first_axis(rows: Tensor, indices: Tensor) -> Tensor:
+    """Rows ``[rows, ...]`` at these places."""
+    return rows[indices]
+
+
+def unpad_input(states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+    """Rows that a mask keeps, where they were, where samples are cut, the longest, all lengths."""
+    lengths = mask.sum(dim=-1, dtype=torch.int32)
+    places = mask.flatten().nonzero().flatten()
+    cuts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return states.flatten(0, 1)[places], places, cuts, int(lengths.max()), lengths
+
+
+def pad_input(rows: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
+    """Rows back in their places, ``[batch, seqlen, ...]``, zeros elsewhere."""
+    padded = rows.new_zeros(batch * seqlen, *rows.shape[1:])
+    padded[indices] = rows
+    return padded.reshape(batch, seqlen, *rows.shape[1:])
+
+
+#: What code says of flash_attn where it has it.
+_flash_supports_window_size = True
+
+#: The names above that code asks for.
+_NAMES = re.compile(
+    r"\b((?:flash_attn(?:_\w+)?_func|index_first_axis|unpad_input|pad_input)(?=\()"
+    "|_flash_supports_window_size)"
+)
+
+
+def bridge_flash_functions(module: ModuleType) -> None:
+    """Code calls functions of flash_attn whatever attention is asked for, and could not import it.
+
+    It guards the import and not the call (MiniMax-VL).
+    """
+    if importlib.util.find_spec("flash_attn") is not None:
+        return
+    try:
+        called = set(_NAMES.findall(getsource(module)))
+    except (OSError, TypeError):
+        return
+    for name in called & globals().keys():
+        if vars(module).get(name) is None:
+            setattr(module, name, globals()[name])
