@@ -214,19 +214,19 @@ def bridge_derived_names(model_class: Any) -> None:
     """
     make = model_class.__init__
     names = importlib.import_module("transformers.conversion_mapping")
+    known = names.get_checkpoint_conversion_mapping
+    native = [c.__name__ for c in model_class.__mro__ if c.__module__.startswith("transformers.")]
+    of_class = next((name for name in native if known(name) is not None), "")
+    if not of_class:
+        return
 
     @wraps(make)
     def make_and_tell(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
-        known, own = names.get_checkpoint_conversion_mapping, type(self).__name__
-        natives = [
-            each for each in type(self).__mro__ if each.__module__.startswith("transformers.")
-        ]
-        renamed = next(filter(None, (known(each.__name__) for each in natives)), None)
-        inside = getattr(self, self.base_model_prefix, None)
-        if renamed and known(own) is None and type(inside).__module__.startswith("transformers."):
-            note_bridge(f"names of weights of {natives[0].__name__}")
-            names.register_checkpoint_conversion_mapping(own, renamed)
+        own, inside = type(self).__name__, getattr(self, self.base_model_prefix, None)
+        if known(own) is None and type(inside).__module__.startswith("transformers."):
+            note_bridge(f"names of weights of {of_class}")
+            names.register_checkpoint_conversion_mapping(own, known(of_class))
 
     model_class.__init__ = make_and_tell
 
