@@ -973,3 +973,79 @@ def test_a_config_without_a_spread_of_weights_has_one() -> None:
         assert PretrainedConfig().initializer_range == 0.02
     assert LlamaConfig(initializer_range=0.5).initializer_range == 0.5
     assert "initializer_range" not in PretrainedConfig().to_dict()
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
+def test_a_block_makes_its_rotary_tables_of_angles(kind: str) -> None:
+    """Kanana-V runs the blocks of Qwen2-VL's tower by itself."""
+    torch.manual_seed(0)
+    module: Any = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    sizes = {"embed_dim": 16, "hidden_size": 16, "num_heads": 2, "mlp_ratio": 2, "depth": 1}
+    config_class = getattr(module, layers.BLOCKS[kind].replace("VisionBlock", "VisionConfig"))
+    config = config_class(**sizes, intermediate_size=32)
+    config._attn_implementation = "eager"
+    with remote_code_bridges.foreign_code(True, []):
+        turn = module.VisionRotaryEmbedding(4)
+        block = getattr(module, layers.BLOCKS[kind])(config).eval()
+        angles = turn(6)[:, None].expand(-1, 2, -1).flatten(1)
+        state, cuts = torch.randn(6, 16), torch.tensor([0, 6], dtype=torch.int32)
+        both = torch.cat((angles, angles), -1)
+        with torch.no_grad():
+            given = block(state, cu_seqlens=cuts, position_embeddings=(both.cos(), both.sin()))
+            by_angles = block(state, cu_seqlens=cuts, rotary_pos_emb=angles)
+    powers = torch.tensor([1.0, 0.01])
+    assert torch.allclose(turn(3), torch.arange(3.0)[:, None] * powers)
+    assert torch.equal(given, by_angles)
+
+
+def test_trusted_code_is_not_asked_for_its_own_folder(tmp_path: Path) -> None:
+    """LLaVA-OneVision-2's processor loads a tokenizer, and forgets to say that it is trusted."""
+    auto: Any = importlib.import_module("transformers.models.auto.tokenization_auto")
+    ask = auto.resolve_trust_remote_code
+    with remote_code_bridges.foreign_code(True, []):
+        assert auto.resolve_trust_remote_code(None, str(tmp_path), False, True) is True
+        assert auto.resolve_trust_remote_code(False, str(tmp_path), True, True) is False
+    assert auto.resolve_trust_remote_code is ask
+    with remote_code_bridges.foreign_code(False, []):
+        assert auto.resolve_trust_remote_code is ask
+
+
+@pytest.mark.skipif(not is_line_5(), reason="4.57 renames by the name of a class of its own")
+def test_weights_of_a_derived_model_are_found_by_their_older_names() -> None:
+    """jina-reranker is Qwen2-VL with a score in place of its head."""
+    native = tiny_model("qwen2_vl")
+
+    class ScoresOfSomebody(type(native)):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.score = nn.Linear(config.hidden_size, 1)
+
+    older = {
+        name.replace("model.visual.", "visual.").replace("model.language_model.", "model."): weight
+        for name, weight in native.state_dict().items()
+    } | {"score.weight": torch.ones(1, native.config.text_config.hidden_size)}
+    needed: list[str] = []
+    with remote_code_bridges.foreign_code(True, needed):
+        remote_code_bridges._bridge_class(ScoresOfSomebody)
+        loaded, report = ScoresOfSomebody.from_pretrained(
+            None, config=native.config, state_dict=older, output_loading_info=True
+        )
+    assert set(report["missing_keys"]) <= {"score.bias"}
+    for name, weight in native.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight)
+    assert "config.hidden_size" in needed
+    with pytest.raises(AttributeError, match="no_such_field"):
+        _ = native.config.no_such_field
+
+
+def test_plain_rotary_tables_are_made_of_numbers() -> None:
+    """As transformers 4.51 made them; Cheers passes no config."""
+    module = SimpleNamespace(ROPE_INIT_FUNCTIONS=dict(ROPE_INIT_FUNCTIONS))
+    configs.bridge_default_rope(module)
+    make = module.ROPE_INIT_FUNCTIONS["default"]
+    made, factor = make(None, None, rope_type="default", dim=8, base=100.0)
+    expected = 100.0 ** -(torch.arange(0, 8, 2) / 8)
+    assert torch.allclose(made, expected) and factor == 1.0
+    config = older_config(hidden_size=16, num_attention_heads=2)
+    of_config, _ = make(config, None)
+    assert torch.allclose(of_config, expected)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from support.processors import make_processor
 from tokenizers.processors import TemplateProcessing
-from transformers import LlavaProcessor, PretrainedConfig
+from transformers import LlavaProcessor, PretrainedConfig, PreTrainedTokenizerFast
 
 from normprobe import Probe
 from normprobe.data.media import Audio, Video
@@ -330,3 +330,96 @@ def test_a_processor_of_one_text_is_called_so(specimen_processor, samples):
         assert torch.equal(made[name], expected[name])
     with pytest.raises(ValueError, match="of one text: that takes one sample"):
         build_documented(own, samples[:2], None)
+
+
+class OfNoClass:
+    """As LLaVA-OneVision-2's processor: of no class of transformers, and it reads pictures."""
+
+    def __init__(self, processor):
+        self.processor, self.tokenizer = processor, processor.tokenizer
+        self.image_processor, self.image_token = processor.image_processor, processor.image_token
+        self.chat_template = processor.chat_template
+
+    def __call__(self, **given):
+        return self.processor(**given)
+
+    def apply_chat_template(self, messages, **options):
+        return self.processor.apply_chat_template(messages, **options)
+
+
+def test_a_processor_of_no_class_of_transformers_reads_pictures(specimen_processor, samples):
+    made = build_documented(OfNoClass(specimen_processor), samples[:1], None)
+    expected = build_documented(specimen_processor, samples[:1], None)
+    for name in ("input_ids", "pixel_values"):
+        assert torch.equal(made[name], expected[name])
+    builder = InputBuilder(OfNoClass(specimen_processor), own_code=True)
+    assert builder.left_out == []
+
+
+class OfMessages(PreTrainedTokenizerFast):
+    """As GLM-4V's tokenizer: a message holds the picture, and its template makes pixels."""
+
+    def apply_chat_template(self, conversation, **options):
+        (message,) = conversation
+        assert options["return_dict"] and options["add_generation_prompt"]
+        image = message.get("image")
+        made = self(f"ask {message['content']}", return_tensors=options["return_tensors"])
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
+        return {**made, "images": pixels}
+
+
+def test_a_tokenizer_that_takes_pictures_in_messages_is_given_them(specimen_processor, samples):
+    own = copy.deepcopy(specimen_processor.tokenizer)
+    own.__class__ = OfMessages
+    made = build_documented(own, samples[:1], None)
+    ids = specimen_processor.tokenizer(f"ask {samples[0].prompt}", return_tensors="pt").input_ids
+    assert torch.equal(made["input_ids"], ids)
+    seen = np.array(samples[0].image).transpose(2, 0, 1)
+    assert np.array_equal(made["images"][0].numpy(), seen)
+    assert InputBuilder(own, own_code=True).left_out == []
+    plain = InputBuilder(specimen_processor.tokenizer, own_code=True)
+    assert "bare tokenizer" in plain.left_out[0]
+    with pytest.raises(ValueError, match="that takes one sample"):
+        build_documented(own, samples[:2], None)
+
+
+class OfNobody(LlavaProcessor):
+    """A processor of a repository."""
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_template_that_its_tokenizer_holds_is_used_where_it_shows_the_picture(
+    specimen_processor, samples, shows
+):
+    """As MiniMax-VL's own script uses it."""
+    own = copy.deepcopy(specimen_processor)
+    template, own.chat_template = own.chat_template, None
+    own.tokenizer.chat_template = template if shows else "{{ messages[0]['content'] }}"
+    own.__class__ = OfNobody
+    found = load_processor(str(SPECIMEN_DIR), load=lambda _: own)
+    assert bool(found.chat_template) == shows
+    if shows:
+        made = InputBuilder(found).build(samples[:1])
+        assert torch.equal(
+            made["input_ids"], InputBuilder(specimen_processor).build(samples[:1])["input_ids"]
+        )
+    of_transformers = copy.deepcopy(specimen_processor)
+    of_transformers.chat_template, of_transformers.tokenizer.chat_template = None, template
+    assert load_processor("", load=lambda _: of_transformers).chat_template is None
+
+
+def test_where_a_picture_stands_in_plain_text_is_told_as_a_guess(specimen_processor):
+    """Its page may write marks around it (Cheers)."""
+    own = copy.deepcopy(specimen_processor)
+    own.chat_template = "{{ 'U: ' + messages[0]['content'] }}"
+    (told,) = InputBuilder(own, own_code=True).left_out
+    assert told.startswith("where a picture stands in a prompt is a guess: '<image>'")
+    assert InputBuilder(own).left_out == []  # what transformers brings is known
+    assert InputBuilder(specimen_processor, own_code=True).left_out == []
+
+
+def test_a_tokenizer_of_the_tokenizers_library_is_read(specimen_processor):
+    """As a model may hold it (Moondream)."""
+    inside = specimen_processor.tokenizer.backend_tokenizer
+    found = load_processor("", load=lambda _: inside)
+    assert found("a dog").input_ids == specimen_processor.tokenizer("a dog").input_ids

@@ -1,6 +1,8 @@
 """From a name to a checkpoint and the kind of model that it holds."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.class_doubts import other_class_doubt
+from normprobe.model.imported_code import run_setup
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.model_kind import KINDS, auto_class
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
@@ -352,3 +355,65 @@ def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -
     assert "write forward(model, **inputs), which calls them" in failure.value.remedy
     run_by = InputsFile(forward=lambda model, input_ids: model.query(None, input_ids))
     assert open_checkpoint(str(tmp_path), trust_remote_code=True, inputs_file=run_by).own_code
+
+
+_OF_A_NATIVE_TYPE = """
+import torch
+from transformers import LlavaForConditionalGeneration
+
+class ScoringLlava(LlavaForConditionalGeneration):
+    def __init__(self, config):
+        super().__init__(config)
+        self.score = torch.nn.Linear(2, 1)
+
+    def forward(self, *args, **kwargs):
+        return self.score(super().forward(*args, **kwargs).logits[:, -1, :2])
+"""
+
+
+@pytest.mark.parametrize("key", ["AutoModel", "AutoModelForSequenceClassification"])
+def test_a_class_that_is_offered_beside_a_native_type_is_built(
+    repository: Any, tmp_path: Path, key: str
+) -> None:
+    """jina-reranker's is offered for AutoModel alone, of the type of Qwen2-VL."""
+    del repository  # its cache of modules
+    folder = tmp_path / f"scoring_{key}"
+    folder.mkdir()
+    (folder / "scoring.py").write_text(_OF_A_NATIVE_TYPE)
+    config = json.loads((SPECIMEN_DIR / "config.json").read_text())
+    config |= {"architectures": ["ScoringLlava"], "auto_map": {key: "scoring.ScoringLlava"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    opened = open_checkpoint(str(folder), trust_remote_code=True)
+    assert type(build_on_meta(opened)).__name__ == "ScoringLlava"
+    assert (opened.kind, opened.doubt) == (VISION_LANGUAGE, "")
+    untrusted = open_checkpoint(str(folder))
+    assert type(build_on_meta(untrusted)) is LlavaForConditionalGeneration
+    assert "the class ScoringLlava, whose code comes with it and is not run" in untrusted.doubt
+    config["architectures"] = ["LlavaForConditionalGeneration"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert not open_checkpoint(str(folder)).doubt
+
+
+def test_a_setup_that_failed_for_want_of_a_package_can_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without __init__.py outlives the package around it (RBDash)."""
+    inner = tmp_path / "nobodys_package" / "model" / "language_model"
+    inner.mkdir(parents=True)
+    (inner.parent.parent / "__init__.py").write_text("from .model import found\n")
+    (inner.parent / "__init__.py").write_text("from .language_model.llama import found\n")
+    (inner / "llama.py").write_text("from nobodys_package.model.arch import need\nfound = need\n")
+    (inner.parent / "arch.py").write_text("import nobodys_kernels as need\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def setup() -> None:
+        importlib.import_module("nobodys_package.model.language_model.llama")
+
+    file = InputsFile(setup=setup, record={"path": str(tmp_path / "inputs.py")})
+    with pytest.raises(NormprobeError, match="No module named 'nobodys_kernels'"):
+        run_setup(setup, file, {}, trusted=True)
+    (tmp_path / "nobodys_kernels.py").write_text("")
+    importlib.invalidate_caches()
+    run_setup(setup, file, {}, trusted=True)
+    for name in [name for name in sys.modules if name.startswith("nobodys_")]:
+        monkeypatch.delitem(sys.modules, name)

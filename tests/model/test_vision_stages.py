@@ -980,3 +980,140 @@ def test_each_level_of_a_tower_has_its_class_row() -> None:
     for group, norms in ((schema.VISUAL, levels[:, 1:]), (schema.SPECIAL, levels[:, :1])):
         assert table.loc[group, "tokens"] == norms.numel()
         assert table.loc[group, "norm_mean"] == pytest.approx(norms.mean().item(), 1e-6)
+
+
+# --- several states that a projector reads, and rows of all pictures in one list ------------------
+
+
+class Deep(nn.Module):
+    """As Florence-VL's tower: of each patch a state, and a wider one of the layers behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eye, self.behind = Eye(), nn.Linear(24, 48)
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.eye(image)
+        return rows, self.behind(rows)
+
+
+class Joined(nn.Module):
+    """It joins the two that it is given, or adds what it makes of each."""
+
+    def __init__(self, joins: bool) -> None:
+        super().__init__()
+        self.joins = joins
+        parts = [nn.Linear(72, 32)] if joins else [nn.Linear(24, 32), nn.Linear(48, 32)]
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, near: torch.Tensor, deep: torch.Tensor) -> torch.Tensor:
+        if self.joins:
+            return self.parts[0](torch.cat([deep, near], dim=-1))
+        return self.parts[0](near) + self.parts[1](deep)
+
+
+class OfTwoStates(Plain):
+    def __init__(self, joins: bool) -> None:
+        super().__init__()
+        self.vision, self.connector = Deep(), Joined(joins)
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.connector(*self.vision(image))
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, rows), None)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_states_that_a_projector_joins_are_read_together(joins: bool) -> None:
+    torch.manual_seed(0)
+    module = OfTwoStates(joins).eval()
+    ids = torch.tensor([[1, *[Plain.place] * 4, 8, 11, 12, 14, 9]])
+    named = {"vision_encoder": "vision", "projector": "connector", "decoder_layers": "blocks"}
+    named["text_embedding"] = "words"
+    run = Probe(module, named=named).interface({"tokens": ids, "image": SEEN[:1]})
+    table = flat(run.table).set_index(["stage", "group"])
+    said = " ".join(run.record["doubts"])
+    if not joins:
+        assert schema.PROJECTOR_INPUT not in table.index.levels[0]
+        assert "connector is given 2 states side by side, and nothing tells which" in said
+        return
+    with torch.no_grad():
+        both = torch.cat(module.vision(SEEN[:1]), dim=-1).double().norm(dim=-1)
+    read = table.loc[(schema.PROJECTOR_INPUT, schema.VISUAL)]
+    assert (read["hidden_size"], read["tokens"]) == (72, both.numel())
+    assert read["norm_mean"] == pytest.approx(both.mean().item(), 1e-6)
+    assert "vision hands over 2 states, which the projector joins" in said
+
+
+class RowsFirst(nn.Module):
+    """As MiniMax-VL's tower: its layers take the rows of all pictures as one list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eye = Eye()
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.eye.cut(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.eye.cls_token.expand(len(x), -1, -1), x], 1)
+        rows = x.flatten(0, 1)[:, None]
+        for block in self.eye.blocks:
+            rows = block(rows)
+        return rows.transpose(0, 1)
+
+
+class OfRowsFirst(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = RowsFirst()
+
+    def rows(self, image: torch.Tensor) -> torch.Tensor:
+        return self.vision(image)[0].unflatten(0, (len(image), -1))
+
+    def forward(self, tokens: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        rows = self.connector(self.rows(image)[:, 1:])
+        there = (tokens == self.place).unsqueeze(-1)
+        return self.think(self.words(tokens).masked_scatter(there, rows), None)
+
+
+def test_each_picture_has_its_class_row_where_layers_take_one_list() -> None:
+    torch.manual_seed(0)
+    module = OfRowsFirst().eval()
+    places = [Plain.place] * 4
+    ids = torch.tensor([[1, *places, 8, 11, 12], [1, 6, 13, 15, *places]])
+    run = Probe(module).interface({"tokens": ids, "image": SEEN})
+    table = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        norms = module.rows(SEEN).double().norm(dim=-1)
+    for group, seen in ((schema.SPECIAL, norms[:, :1]), (schema.VISUAL, norms[:, 1:])):
+        assert table.loc[group, "tokens"] == seen.numel()
+        assert table.loc[group, "norm_mean"] == pytest.approx(seen.mean().item(), 1e-6)
+
+
+class Beside(Eye):
+    """As Moondream's tower: its own projector reads each patch beside what all of them show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(40, 32)
+
+    def beside(self, image: torch.Tensor) -> torch.Tensor:
+        rows = super().forward(image)
+        return torch.cat([rows, rows.mean(1, keepdim=True).expand_as(rows)[..., :16]], dim=-1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.project(self.beside(image))
+
+
+class OfBeside(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision, self.connector = Beside(), nn.Identity()
+
+
+def test_states_that_a_tower_joins_for_its_own_projector_are_told() -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([[1, *[Plain.place] * 4, 8, 11, 12, 14, 9]])
+    named = {"vision_encoder": "vision", "projector": "vision.project"}
+    run = Probe(OfBeside().eval(), named=named).interface({"tokens": ids, "image": SEEN[:1]})
+    told = "vision.project reads rows of size 40, which no norm and no bias of vision has"
+    assert sum(text.startswith(told) for text in run.record["doubts"]) == 1

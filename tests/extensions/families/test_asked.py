@@ -335,3 +335,18 @@ def test_a_chat_of_words_alone_is_not_asked() -> None:
             pass
 
     assert ask_text(Talks(), False, None) == ""
+
+
+def test_a_tokenizer_is_given_and_no_processor_of_logits() -> None:
+    """GLM-4V's tokenizer holds another object under that name, and its chat a logits_processor."""
+
+    class Chatting(nn.Module):
+        def chat(
+            self, tokenizer: Any, query: str, image: Any, logits_processor: Any = None
+        ) -> None:
+            pass
+
+    text = ask_text(Chatting(), False, None)
+    assert "logits_processor" not in text
+    assert "tokenizer=tokenizer," in text and "tokenizer = tokenizer_of(processor)" in text
+    compile(text, "begun.py", "exec")
