@@ -88,6 +88,7 @@ _IN_THE_INDEX = {
             "tensorflow",
             "tiktoken",
             "torchaudio",
+            "triton",
             "xformers",
         ]
     },
@@ -510,13 +511,13 @@ def install(packages: Sequence[str]) -> str:
             "index may be another one"
         )
     names = [_IN_THE_INDEX.get(name, name) for name in packages]
-    kernels = (
-        "; flash_attn is built for CUDA: without it, setup() of an --inputs file may say `from "
-        'normprobe.inputs.inputs_file import stand_in; stand_in("flash_attn")`, which computes its '
-        "attention in plain PyTorch"
-    )
     said = f"pip install {' '.join(names)}, or as the model's page says"
-    return said + kernels * ("flash_attn" in packages)
+    for kernels in {"flash_attn", "triton"} & set(packages):
+        said += (
+            f"; {kernels} is built for CUDA: without it, setup() of an --inputs file may say `from "
+            f'normprobe.inputs.inputs_file import stand_in; stand_in("{kernels}")`'
+        )
+    return said
 
 
 def other_version(written_for: str | None) -> str:

@@ -108,7 +108,7 @@ def on_output(module: nn.Module, see: SeeState) -> RemovableHandle:
 #: What a model output calls the hidden state, and what it calls the features that transformers
 #: hands to the language model.
 HIDDEN_STATE = "last_hidden_state"
-_ALL_STATES = "hidden_states"
+_ALL_STATES, _MAPS = "hidden_states", "feature_maps"
 PROJECTED_STATE = "pooler_output"
 
 
@@ -200,11 +200,12 @@ def path_to_state(value: Any, field: str = HIDDEN_STATE) -> tuple[Any, ...] | No
         return ()  # MoonViT, MiniCPM-V
     if isinstance(value, Mapping):
         items = [(key, value.get(key)) for key in (field, *value)]
-        states = value.get(_ALL_STATES)
-        if value.get(field) is None and isinstance(states, tuple | list) and states:
-            # Before a pooled one (PPLLaVA's tower).
-            found = path_to_state(states[-1])
-            return None if found is None else (_ALL_STATES, len(states) - 1, *found)
+        for several in (_MAPS, _ALL_STATES) if value.get(field) is None else ():
+            # A backbone's maps, behind its norm (MAIRA-2); before a pooled one (PPLLaVA's tower).
+            states = value.get(several)
+            if isinstance(states, tuple | list) and states:
+                found = path_to_state(states[-1])
+                return None if found is None else (several, len(states) - 1, *found)
     elif isinstance(value, tuple | list):
         items = list(enumerate(value))
     else:

@@ -60,13 +60,15 @@ def stand_in(package: str) -> None:
     Args:
         package: such as ``xformers``; what code imports of it, from modules inside it too, is
             there, and raises ``NormprobeError`` once it is called. Attention of ``flash_attn`` is
-            computed in plain PyTorch.
+            computed in plain PyTorch; kernels of ``triton`` may be defined, and not run.
     """
+    attends = package in ("flash_attn", "xformers", "triton")
 
     def called(*_: Any, **__: Any) -> Any:
         raise NormprobeError(
             f"the code of the model calls {package}, for which stand_in() put nothing",
-            f"install {package}, or say which attention runs: --attn-implementation eager",
+            f"install {package}"
+            + ", or say which attention runs: --attn-implementation eager" * attends,
         )
 
     def any_name(name: str) -> Any:
@@ -76,7 +78,7 @@ def stand_in(package: str) -> None:
             from normprobe.remote_code_bridges import flash_attention
 
             return getattr(flash_attention, name, called)
-        return called
+        return _Defined(called) if package == "triton" else called
 
     class Finder(MetaPathFinder, Loader):
         def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -89,6 +91,22 @@ def stand_in(package: str) -> None:
 
     if find_spec(package) is None:
         sys.meta_path.append(Finder())
+
+
+class _Defined:
+    """What defines a kernel by decorators, and the kernel, which refuses to run."""
+
+    def __init__(self, refuse: Callable[[], Any]) -> None:
+        self._refuse = refuse
+
+    def __call__(self, *given: Any, **named: Any) -> _Defined:
+        """Decorate, or take settings of a kernel."""
+        if any(hasattr(each, "shape") for each in (*given, *named.values())):
+            self._refuse()
+        return self
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._refuse()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,14 @@
 """Doubts where the class that is made is not the one that was trained, or runs otherwise."""
 
+import re
 from collections.abc import Mapping, Sequence
+from inspect import isfunction, signature
 from typing import Any
 
+from torch import nn
+
 from normprobe.failures import is_native, other_version
+from normprobe.model.find.parts import head_of
 from normprobe.model.model_kind import is_own_code
 
 
@@ -97,3 +102,31 @@ def _offered(model_type: str) -> Any:
     if known is None or known.__module__.startswith("transformers."):
         return None
     return AutoModelForCausalLM._model_mapping.get(known, None)
+
+
+#: What a method takes that makes inputs of a model by itself.
+_PICTURES, _WORDS = re.compile("image|picture|pairs"), re.compile("text|query|queries|prompt|pairs")
+_NOT_THEM = re.compile("^(_|forward$|generate$|prepare_|get_.*_features$|get_(text|image)_embeds$)")
+
+
+def inputs_doubt(model: Any) -> str:
+    """A doubt where a class that writes no text makes inputs by itself (GME, jina-reranker).
+
+    What it asks is nobody's chat: its method may write other words around a picture.
+    """
+    if is_native(model) or any(True for _ in (head_of(model) or nn.Identity()).parameters()):
+        return ""
+    for kind in type(model).__mro__:
+        if kind.__module__.startswith(("transformers.", "torch.", "builtins")):
+            continue
+        for name, method in vars(kind).items():
+            if _NOT_THEM.search(name) or not isfunction(method):
+                continue
+            takes = " ".join(signature(method).parameters)
+            if _PICTURES.search(takes) and _WORDS.search(takes):
+                return (
+                    f"{type(model).__name__} writes no text, and its {name}() makes inputs by "
+                    "itself, perhaps with other words than the chat template's: hold the prompt "
+                    "that `normprobe inputs` prints against it"
+                )
+    return ""

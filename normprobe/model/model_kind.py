@@ -18,6 +18,10 @@ KINDS = {
 }
 
 
+#: What a config calls its language model; a text encoder beside a vision encoder is none.
+_LANGUAGE_PARTS = ("llm_config", "lm_config", "language_config", "language_model_config")
+
+
 def is_own_code(config: Any) -> bool:
     """Whether a config is of a class that transformers does not bring."""
     return not type(config).__module__.startswith("transformers.")
@@ -59,7 +63,8 @@ def kind_of_config(config: Any) -> str:
             register_in_setup("AutoModelForCausalLM", kind, names[0]),
         )
     names_place = any(getattr(config, f"image_token_{end}", None) for end in ("id", "index"))
-    if names_place and is_own_code(config) and _has_vision_part(config):  # Dimple
+    holds_both = any(getattr(config, name, None) is not None for name in _LANGUAGE_PARTS)
+    if (names_place or holds_both) and is_own_code(config) and _has_vision_part(config):  # Dimple
         return VISION_LANGUAGE
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return BARE_VISION_ENCODER

@@ -37,6 +37,7 @@ from transformers import (
     dynamic_module_utils,
 )
 from transformers.utils import logging as transformers_logging
+from transformers.utils import versions
 
 from normprobe.remote_code_bridges.attention import (
     bridge_asked_flash_attention,
@@ -91,6 +92,7 @@ from normprobe.remote_code_bridges.moved_names import (
     bridge_moved_name,
     modeling,
     one_class_towers,
+    require_others,
 )
 from normprobe.remote_code_bridges.noted import BRIDGED, note_bridge, noting
 from normprobe.remote_code_bridges.processors import (
@@ -168,6 +170,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             patch.object(AutoTokenizer, "from_pretrained", staticmethod(tokenizer_as_written)),
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
             unasked_for_folders(),
+            patch.object(versions, "require_version", require_others),
             patch.object(nn.Module, "to", cast_or_move),
             patch.object(torch.Tensor, "cpu", cpu_or_no_memory),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
@@ -186,7 +189,10 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
 
 
 def _bridge_module(module: ModuleType) -> None:
-    """What its code looks up by name."""
+    """What its code looks up by name, once."""
+    if BRIDGED in vars(module):
+        return
+    setattr(module, BRIDGED, True)
     bridge_default_rope(module)
     bridge_flash_functions(module)
 

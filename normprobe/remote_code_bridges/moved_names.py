@@ -7,7 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+from transformers.utils import versions
+
 from normprobe.remote_code_bridges.layers import BLOCKS, CALLED, AxisAngles
+from normprobe.remote_code_bridges.noted import note_bridge
+
+_require = versions.require_version
 
 
 def modeling(name: str) -> str:
@@ -94,6 +99,7 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "_validate_images_text_input_order",
         lambda: _images_then_text,
     ),
+    ("transformers.processing_utils", "CommonKwargs", lambda: _CommonKwargs),
     *(
         ("transformers.tokenization_utils", name, f"transformers.tokenization_utils_base:{name}")
         for name in ("PaddingStrategy", "PreTokenizedInput", "TextInput", "TruncationStrategy")
@@ -181,8 +187,20 @@ def _no_init_weights(_enable: bool = True) -> AbstractContextManager[None]:
     return made() if _enable else nullcontext()
 
 
+class _CommonKwargs(typing.TypedDict):
+    """Of texts and pictures alike, for the annotations of a processor (jina-vlm)."""
+
+
 def _yes() -> bool:
     return True
+
+
+def require_others(requirement: str, hint: str | None = None) -> None:
+    """Code may refuse all transformers but its own; which is right is seen by running it (GME)."""
+    if requirement.startswith("transformers"):
+        note_bridge(requirement)
+    else:
+        _require(requirement, hint)
 
 
 def _images_then_text(images: Any, text: Any) -> tuple[Any, Any]:

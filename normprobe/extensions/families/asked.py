@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, wraps
 from hashlib import sha1
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.processor import padding_of, tokenizer_of
@@ -36,6 +38,8 @@ _OF_AN_ANSWER = re.compile(
     "^(cache_position|past_key_values|next_sequence_length|is_first_iteration|labels)$"
     "|^(use|return|output|(num_)?logits)_"
 )
+
+_MAKE_LOADER = DataLoader.__init__
 
 #: By their names: [batch, seq], as long as the prompt.
 _IDS, _MASK = "input_ids", "attention_mask"
@@ -177,11 +181,19 @@ def _watched(model: Any) -> Iterator[None]:
 
     model.forward, model.generate = at_forward, at_generate
     try:
-        yield
+        with patch.object(DataLoader, "__init__", _without_processes):
+            yield
     finally:
         for name in ("forward", "generate"):
             vars(model).pop(name, None)
         vars(model).update(own)
+
+
+@wraps(DataLoader.__init__)
+def _without_processes(self: Any, *given: Any, **settings: Any) -> None:
+    """Inputs are made in a process that may have none of its own (GME)."""
+    settings |= {"num_workers": 0} if "num_workers" in settings else {}
+    _MAKE_LOADER(self, *given, **settings)
 
 
 def _by_name(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

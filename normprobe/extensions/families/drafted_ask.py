@@ -17,12 +17,15 @@ from normprobe.inputs.inputs_file import InputsFile
 
 #: Methods that answer a prompt about a picture, by how often code has them.
 _ANSWERS = ("chat", "answer_question", "ask_question", "mm_generate", "query", "infer")
+#: Those of classes that write no text, and compare a picture with words (GME, jina-reranker).
+_COMPARES = ("get_fused_embeddings", "compute_score")
 
 #: What they take, by its name.
 _TOKENIZER = re.compile(r"^tokenizer$")
 _PROCESSOR = re.compile(r"^(?!logits).*(processor$|transform$)")
 _PICTURE = re.compile(r"^(?!.*(token|size|num|len|start|end)).*(image|img|pixel|picture|photo)")
 _WORDS = re.compile(r"^(question|query|prompt|text|instruction|request|user_prompt|input_text)s?$")
+_PAIRS = re.compile(r"^pairs$")  # of a query and what is ranked by it
 _MESSAGES = re.compile(r"^(messages?|msgs|conversations?)$")
 _SETTINGS = re.compile(r"^gen\w*_(config|kwargs|args)$")
 
@@ -57,12 +60,18 @@ def prepare(model, processor):
 
 def answering(model: nn.Module) -> str:
     """The name of the method that answers about a picture; "" where there is none."""
-    for method in _ANSWERS:
+    for method in (*_ANSWERS, *_COMPARES):
         with suppress(TypeError, ValueError):
             takes = signature(getattr(model, method, None) or 0).parameters  # type: ignore[arg-type]
-            if any(_PICTURE.search(each) or _MESSAGES.search(each) for each in takes):
+            seen = (_PICTURE, _MESSAGES, _PAIRS)
+            if any(kind.search(each) for each in takes for kind in seen):
                 return method
     return ""
+
+
+def compares(model: nn.Module) -> bool:
+    """Whether a class compares a picture with words, and writes other prompts than a chat's."""
+    return answering(model) in _COMPARES
 
 
 def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
@@ -87,7 +96,11 @@ def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
             value = pixels if "pixel" in name else _picture(name, takes_it)
             value = f"sample.image and {value}"
         elif _WORDS.search(name):
-            value = "sample.prompt"
+            value = "[sample.prompt]" if name.endswith("s") else "sample.prompt"
+        elif _PAIRS.search(name):
+            value = "[[sample.prompt, sample.image or '']]"
+        elif name == "doc_type":
+            value = '"image" if sample.image else "text"'
         elif _MESSAGES.search(name):
             words = '{"type": "text", "text": sample.prompt}'
             seen = '{"type": "image", "image": sample.image}'

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError, visible
-from normprobe.extensions.families.drafted_ask import answering, ask_text, once_text
+from normprobe.extensions.families.drafted_ask import answering, ask_text, compares, once_text
 from normprobe.extensions.families.drafted_constants import (
     LOOKS,
     constants_by_hand,
@@ -144,8 +144,8 @@ def file_text(
     by_package, count = ("", 0) if known.made or by_hand else makes_pixels(model)
     takes = inputs_taken(known, loading, said, asked, by_package)
     before, given, asks_itself = kept + known.loads_processor, takes.given, False
-    if known.made:
-        how = _as_ever(known.processor)
+    if known.made and not (asking and compares(model)):
+        how = _as_ever(known.processor, answering(model) if compares(model) else "")
     elif _is_internvl_chat(model, tokenizer_of(known.processor), kept):
         takes = inputs_of_squares(known)
         before, given = before + _layout(settings, kept), takes.given
@@ -197,13 +197,14 @@ def _facts(known: Known) -> str:
     )
 
 
-def _as_ever(processor: Any) -> str:
-    """Inputs as without a file; whether its processor writes no turn."""
+def _as_ever(processor: Any, method: str = "") -> str:
+    """Inputs as without a file; whether its processor writes no turn, or ``method`` others."""
     writes = getattr(processor, "chat_template", None)
     of_tokenizer = getattr(tokenizer_of(processor), "chat_template", None)
     turnless = "" if writes else _TURNLESS.format(guess=GUESS)
     turnless += _IN_TOKENIZER if turnless and of_tokenizer else ""
-    return _AS_EVER.format(turnless=turnless)
+    others = f"; {GUESS}: {method}() may write another prompt" * bool(method)
+    return _AS_EVER.format(turnless=turnless + others)
 
 
 def _layout(settings: Mapping[str, Any], kept: str) -> str:

@@ -61,6 +61,9 @@ _OF_ANSWERS = re.compile(
 )
 #: What is told where a file works, and where it shows no picture.
 _MEASURED, _UNSEEN = "one sample is measured with it", "has no visual tokens"
+#: Packages that code imports and nobody installed; and a file that is begun for their sake.
+_LACKS = re.compile(r"No module named '(\w+)|needs ([\w, ]+), not installed here")
+_SET_UP = "def setup():\n    pass\n"
 _NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
 
 _REPEATED = 3  # more of one token in a row are written once
@@ -79,9 +82,17 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     """
     if path.exists():
         raise NormprobeError(f"{path} exists", "write to another file, or remove it")
-    told, text = _begun(model, path, loading)
+    try:
+        told, text = _begun(model, path, loading)
+    except NormprobeError as failure:
+        if loading.inputs or not loading.trust_remote_code or not _LACKS.search(failure.problem):
+            raise
+        told, text = failure.problem, _written(path, _SET_UP)  # code of a checkpoint (ZAYA1-VL)
     first = "" if loading.inputs else text  # of a file that is passed, `_begun` knows better
     again = loading.trust_remote_code and bool(_FOUND.search(text) or _RUNS in text)
+    if text == _SET_UP:
+        text = _written(path, _without(text, told))
+        again = text != _SET_UP
     while again:
         printed = StringIO()  # packages tell there what they did not import (StreamForest)
         try:
@@ -91,10 +102,10 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
             told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
         sys.stderr.write(printed.getvalue())
         said = told + printed.getvalue() * (not _is_measured(told))
-        lacking = re.search(r"No module named '(\w+)", said)
-        standing = _standing_in(text, lacking[1]) if lacking else text
+        standing = _without(text, said + text)  # also for its processor, which `text` tells
         again = standing != text
         text = _written(path, standing) if again else text
+        first = "" if loading.inputs else text  # what is written here is nobody's edit
     guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if GUESS in line]
     return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
 
@@ -130,6 +141,14 @@ def _forward_of(model_class: type, sees: str = "") -> str:
     return _FORWARD.format(
         takes=", ".join(asked), runs=f"return model.generate({', '.join(given)})"
     )
+
+
+def _without(text: str, said: str) -> str:
+    """The text with stand-ins for all packages that a message says to be missing."""
+    for lacking in _LACKS.finditer(said):
+        for package in re.findall(r"\w+", lacking[1] or lacking[2]):
+            text = _standing_in(text, package)
+    return re.sub(r"(    stand_in\(.*\n)    pass\n", r"\1", text)
 
 
 def _standing_in(text: str, package: str) -> str:

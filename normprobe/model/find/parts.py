@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -188,8 +189,10 @@ def class_rows_of(encoder: Part | None, model: nn.Module | None = None) -> int:
 
 
 def head_of(model: nn.Module) -> Any:
-    """What makes logits, as a model tells it; None where it tells none."""
-    return getattr(model, "get_output_embeddings", lambda: None)()
+    """What makes logits, as a model tells it; None where it tells none, or fails to (MAIRA-2)."""
+    with suppress(AttributeError, NotImplementedError):
+        return getattr(model, "get_output_embeddings", lambda: None)()
+    return None
 
 
 def cuts_patches(module: nn.Module) -> bool:
@@ -303,9 +306,11 @@ _TABLES = ("weight", "embedding", "new_embedding")
 def weight_of(part: Part) -> Tensor:
     """The table itself, ``[rows, hidden]``. Molmo keeps added tokens in a second one.
 
-    An offloaded table is fetched from where accelerate put it.
+    One of two names counts once (jina-vlm). An offloaded table is fetched from where accelerate
+    put it.
     """
     with align_module_device(part.module):
         tables = [getattr(part.module, name, None) for name in _TABLES]
-        present = [whole(table.detach()) for table in tables if isinstance(table, Tensor)]
+        held = {id(table): table for table in tables if isinstance(table, Tensor)}
+        present = [whole(table.detach()) for table in held.values()]
     return present[0] if len(present) == 1 else torch.cat(present)

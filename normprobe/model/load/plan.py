@@ -224,14 +224,21 @@ def _renamed(
     """With the renames that its own class states, and transformers 5 passes over, if there are.
 
     Or with those of a tower of CLIP or SigLIP inside, of which 5 has a module less (LLaVA-UHD v2).
+    With none where the file names all that is missing: the class that it is derived from has since
+    been laid out otherwise (MAIRA-2).
     """
-    given = "key_mapping" in checkpoint.keywords
-    if given or is_native(model) or not is_line_5():
+    given, missing = "key_mapping" in checkpoint.keywords, tuple(missing)
+    if given or is_native(model):
+        return None
+    if all(key in weights.file_of for key in missing):
+        checkpoint.bridges.append("names of weights as they are")
+        return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": {}})
+    if not is_line_5():
         return None
     bridge = "_checkpoint_conversion_mapping"
     renames = dict(getattr(model, bridge, None) or {})
     if not renames:
-        bridge, missing = f"names of weights behind {_INNER}", tuple(missing)
+        bridge = f"names of weights behind {_INNER}"
         renames = {
             rf"^{re.escape(holder + _INNER)}": f"{holder}."
             for holder in {key.partition(_INNER)[0] for key in weights.file_of if _INNER in key}

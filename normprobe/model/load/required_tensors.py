@@ -59,7 +59,9 @@ def _tower(model: "nn.Module", encoder: "Part | None", projector: "Part | None")
 def forward_to_last_layer(model: "nn.Module", parts: "Parts") -> set[str]:
     """Everything but the output embedding, which runs after the last decoder layer."""
     tensors = tensor_names(model)
-    head = getattr(model, "get_output_embeddings", lambda: None)()
+    from normprobe.model.find.parts import head_of
+
+    head = head_of(model)
     named = model.named_modules(remove_duplicate=False)  # PaddleOCR-VL's code keeps it twice
     heads = [name for name, module in named if head is not None and module is head]
     return tensors - _below(tensors, heads)

@@ -5,7 +5,7 @@ from support.cases import model_of
 from torch import nn
 
 from normprobe import find_parts
-from normprobe.model.find.parts import Part, class_rows_of, guesses, largest
+from normprobe.model.find.parts import Part, class_rows_of, guesses, largest, weight_of
 
 
 def count(module):
@@ -100,3 +100,42 @@ def test_class_and_register_tokens_are_counted_one_by_one() -> None:
     both.first, both.other = nn.Module(), tower
     both.first.class_embedding = nn.Parameter(torch.zeros(8))
     assert class_rows_of(Part("both", both)) == 1
+
+
+class TwoNames(nn.Module):
+    """As jina-vlm's: ``weight`` is another name of the first of its two tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(5, 4))
+        self.new_embedding = nn.Parameter(torch.randn(2, 4))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.embedding
+
+
+def test_a_table_of_two_names_is_counted_once() -> None:
+    table = TwoNames()
+    expected = torch.cat([table.embedding, table.new_embedding])
+    assert torch.equal(weight_of(Part("words", table)), expected)
+
+
+class RegisteredLate(nn.Module):
+    """As Moondream: a table is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = nn.Linear(4, 4)
+
+    def late(self) -> None:
+        self.table = nn.Embedding(9, 4)
+
+
+def test_a_module_that_is_registered_late_has_no_name_yet() -> None:
+    model = RegisteredLate()
+    names = {id(module): name for name, module in model.named_modules()}
+    model.late()
+    assert largest(model, nn.Embedding, names) == "NAME"
+    names = {id(module): name for name, module in model.named_modules()}
+    assert largest(model, nn.Embedding, names) == "table"
