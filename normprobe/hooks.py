@@ -554,6 +554,13 @@ def accepted_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, An
             "does so",
         )
     if Parameter.VAR_KEYWORD in kinds:
+        theirs = "decoder_input_ids"
+        if "input_ids" in named.keys() - parameters.keys() and theirs in parameters.keys() - named:
+            raise NormprobeError(  # words would not be read (Nemotron-Parse)
+                f"{what} reads words as {theirs}, and input_ids would go nowhere",
+                f'pass them by that name, behind the token that begins an answer: "{theirs}": '
+                '"input_ids" in TAKES of an --inputs file',
+            )
         return named
     for name, value in named.items():
         if name not in parameters and _matters(name, value):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BackboneOutput
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import (
@@ -289,3 +290,25 @@ def test_a_function_that_does_not_call_the_model() -> None:
         arguments_of(Named(), lambda model: None)
     with pytest.raises(NormprobeError, match="4 inputs in a row"):
         by_name(Named(), (1, 2, 3, 4), {})
+
+
+class Reading(nn.Module):
+    """As Nemotron-Parse: it reads words under another name, and takes any."""
+
+    def forward(self, pixel_values: Any = None, decoder_input_ids: Any = None, **more: Any) -> None:
+        pass
+
+
+def test_words_that_would_go_nowhere_are_refused() -> None:
+    words, pixels = torch.ones(1, 2, dtype=torch.long), torch.ones(1, 3, 2, 2)
+    with pytest.raises(NormprobeError, match="reads words as decoder_input_ids, and input_ids"):
+        accepted_inputs(Reading(), {"input_ids": words, "pixel_values": pixels})
+    for name in ("decoder_input_ids", "inputs_embeds"):
+        assert accepted_inputs(Reading(), {name: words}).keys() == {name}
+
+
+def test_maps_of_a_backbone_are_what_it_hands_over() -> None:
+    """Behind its last norm (MAIRA-2)."""
+    maps, states = torch.zeros(1, 4, 3), torch.ones(1, 5, 3)
+    made = BackboneOutput(feature_maps=(maps + 1, maps), hidden_states=(states, states + 1))
+    assert hidden_state_of(made) is made.feature_maps[-1]

@@ -1049,3 +1049,26 @@ def test_plain_rotary_tables_are_made_of_numbers() -> None:
     config = older_config(hidden_size=16, num_attention_heads=2)
     of_config, _ = make(config, None)
     assert torch.allclose(of_config, expected)
+
+
+def test_code_that_asks_for_its_own_transformers_runs_all_the_same() -> None:
+    """GME's asks for one below 4.52; other packages are asked for as before."""
+    versions: Any = importlib.import_module("transformers.utils.versions")
+    needed: list[str] = []
+    with remote_code_bridges.foreign_code(True, needed):
+        versions.require_version("transformers<4.0")
+        with pytest.raises(ImportError):
+            versions.require_version("torch<1.0")
+    assert needed == ["transformers<4.0"]
+    with pytest.raises(ImportError):
+        versions.require_version("transformers<4.0")
+
+
+def test_a_module_is_bridged_once() -> None:
+    """Its functions would be wrapped once more with each class that it holds."""
+    module = ModuleType("of_many_classes")
+    module.ROPE_INIT_FUNCTIONS = dict(ROPE_INIT_FUNCTIONS)  # type: ignore[attr-defined]
+    for _ in range(2):
+        remote_code_bridges._bridge_module(module)
+        seen = module.ROPE_INIT_FUNCTIONS["default"]  # type: ignore[attr-defined]
+        assert vars(module).setdefault("first", seen) is seen

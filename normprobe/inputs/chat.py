@@ -200,11 +200,14 @@ def adopt_template(processor: Any) -> None:
     own = not type(processor).__module__.startswith("transformers.")
     if not own or not is_multimodal(processor) or getattr(processor, "chat_template", None):
         return
-    tokenizer, placeholder = processor.tokenizer, image_token(processor)
+    tokenizer: Any = getattr(processor, "tokenizer", None)
+    placeholder = image_token(processor)
     if placeholder and getattr(tokenizer, "chat_template", None):
-        rendered = _render(tokenizer, [_user(processor, _WITH_IMAGE, parts=True)])
-        if _shows(_WORD, rendered) and placeholder in str(rendered):
-            processor.chat_template = tokenizer.chat_template
+        for parts in (True, False):
+            rendered = _render(tokenizer, [_user(processor, _WITH_IMAGE, parts=parts)])
+            if _shows(_WORD, rendered) and placeholder in str(rendered):
+                processor.chat_template = tokenizer.chat_template
+                return
 
 
 def guessed_placeholder(processor: Any) -> str:

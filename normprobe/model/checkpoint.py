@@ -175,6 +175,9 @@ def open_checkpoint(
             what = f"building what config.json of {model} asks for"
             try_in_sandbox(build, what, modules=[*READERS, *_modules_of(raw)])
         with foreign_code(trust_remote_code, bridges):
+            if not ({"model_type", "auto_map"} & raw.keys()) and setup is None:
+                # Transformers 4 would go by the name of its folder (AKI's holds "phi").
+                raise ValueError(f"Unrecognized model in {model}")
             reader = AutoConfig if setup is None else register_class(raw) or AutoConfig
             config = reader.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code and not absent

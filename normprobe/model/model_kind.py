@@ -66,6 +66,8 @@ def kind_of_config(config: Any) -> str:
     holds_both = any(getattr(config, name, None) is not None for name in _LANGUAGE_PARTS)
     if (names_place or holds_both) and is_own_code(config) and _has_vision_part(config):  # Dimple
         return VISION_LANGUAGE
+    if is_own_code(config) and getattr(config, "is_encoder_decoder", False):
+        return VISION_LANGUAGE  # its decoder attends to the picture (Nemotron-Parse)
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return BARE_VISION_ENCODER
     if _registers(config, "AutoModel") and _has_vision_part(config):  # VILA-U

@@ -88,6 +88,8 @@ def counted_rows(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
         if not isinstance(told, Tensor) or told.numel() < 2:
             continue
         if name == HIDDEN_ROWS:
+            if told.shape[-1] != state.shape[-2] and int((~told).sum()) == rows:
+                continue  # what they pad is gone already (Phi-4-reasoning-vision)
             told = told[:, -state.shape[-2] :]  # class rows before it may be gone
             if told.numel() != rows:
                 continue

@@ -301,6 +301,11 @@ class VisionStages:
                 "its stage holds the first alone; --part projector=NAME may name what joins them"
             )
         tower = self._parts.vision_encoder
+        if self._holds_encoder and tower is not None and self._parts.projector is not None:
+            return (
+                f"{self._parts.projector.name} holds {tower.name}, and is given pixels: the stage "
+                "projector_input is left out; --part projector=NAME may name what projects inside"
+            )
         if self._joined and self._of_tower > 1 and tower is not None:
             return (
                 f"{tower.name} hands over {self._of_tower} states, which the projector joins: the "
@@ -398,6 +403,9 @@ class VisionStages:
         self._keep(self._encoder, rows)
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
+        assert self._parts.projector is not None
+        if isinstance(self._parts.projector.module, nn.Conv1d):
+            entered, left = entered.mT, left.mT  # rows are its second axis (Nemotron-Parse)
         self._settle(entered)
         self._of_several = max(self._of_several, most_side_by_side(arguments))
         for given in arguments.values():
@@ -416,7 +424,8 @@ class VisionStages:
         if self._parts.vision_encoder is None:  # the projector receives pixels
             self._counted = counted_rows(left, arguments)
         else:
-            self._keep(self._entered, self._as_rows(entered), made_up)
+            if not self._holds_encoder:
+                self._keep(self._entered, self._as_rows(entered), made_up)
             if merged := self._merged(entered, left, arguments):
                 rows = entered.reshape(-1, merged * entered.shape[-1])
                 self._keep(MERGED_INPUT, rows, made_up)
@@ -433,6 +442,14 @@ class VisionStages:
         if patches < 2 or rest or not any(group.shape[1] == patches for group in groups):
             return 0
         return patches if self._reads(patches * entered.shape[-1]) else 0
+
+    @property
+    def _holds_encoder(self) -> bool:
+        """Whether the projector is around the encoder: pixels enter it (Nemotron-Parse)."""
+        tower, projector = self._parts.vision_encoder, self._parts.projector
+        if tower is None or projector is None or tower.module is projector.module:
+            return False
+        return any(tower.module is module for module in projector.module.modules())
 
     def _apart(self, arguments: Mapping[Any, Any], entered: Tensor) -> list[Tensor]:
         """States that a projector of own code is given side by side, as arguments."""

@@ -172,3 +172,23 @@ def test_a_package_that_is_not_there_is_stood_in_for(monkeypatch):
     assert importlib.import_module("json").loads("1") == 1
     for name in [name for name in sys.modules if name.startswith("nobodys_kernels")]:
         del sys.modules[name]
+
+
+def test_kernels_may_be_defined_and_not_run(monkeypatch):
+    """As triton's, by decorators, where there is no GPU (ZAYA1-VL)."""
+    if importlib.util.find_spec("triton") is not None:
+        pytest.skip("triton is here")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    stand_in("triton")
+    triton = importlib.import_module("triton")
+    language = importlib.import_module("triton.language")
+
+    @triton.autotune(configs=[triton.Config({"SIZE": 4}, num_warps=2)], key=["n"])
+    @triton.jit
+    def kernel(pointer, n: language.constexpr): ...
+
+    for run in (lambda: kernel[(1,)](1), lambda: kernel(torch.ones(1))):
+        with pytest.raises(NormprobeError, match="the code of the model calls triton"):
+            run()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        del sys.modules[name]

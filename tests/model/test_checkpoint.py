@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.tiny_models import tiny_model
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -28,7 +29,7 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.class_doubts import other_class_doubt
+from normprobe.model.class_doubts import inputs_doubt, other_class_doubt
 from normprobe.model.imported_code import run_setup
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.model_kind import KINDS, auto_class
@@ -416,4 +417,65 @@ def test_a_setup_that_failed_for_want_of_a_package_can_run_again(
     importlib.invalidate_caches()
     run_setup(setup, file, {}, trusted=True)
     for name in [name for name in sys.modules if name.startswith("nobodys_")]:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("classes", [["AKI"], []])
+def test_the_name_of_a_folder_is_no_type(tmp_path: Path, classes: list[str]) -> None:
+    """AKI's holds the name of its language model, and its config no type."""
+    folder = tmp_path / "nobodys-llama-4b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": classes, "hidden_size": 8}))
+    with pytest.raises(NormprobeError, match="of no type" if classes else "cannot read the config"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("held", "kind"), [("llm_config", VISION_LANGUAGE), ("more", BARE_VISION_ENCODER)]
+)
+def test_a_config_of_both_sides_is_of_a_model_that_reads_and_sees(
+    repository: Any, tmp_path: Path, held: str, kind: str
+) -> None:
+    """Llama-Nemotron-Embed is offered for AutoModel alone, and writes no text."""
+    del repository
+    folder = tmp_path / f"embeds_{held}"
+    folder.mkdir()
+    (folder / "embeds.py").write_text(_OF_BOTH.format(held=held))
+    auto_map = {"AutoConfig": "embeds.BothConfig", "AutoModel": "embeds.Both"}
+    settings = {"model_type": f"both_{held}", "auto_map": auto_map, "architectures": ["Both"]}
+    (folder / "config.json").write_text(json.dumps(settings | {"vision_config": {}, held: {}}))
+    assert open_checkpoint(str(folder), trust_remote_code=True).kind == kind
+
+
+_OF_BOTH = """
+from transformers import PretrainedConfig, PreTrainedModel
+
+class BothConfig(PretrainedConfig):
+    model_type = "both_{held}"
+
+class Both(PreTrainedModel):
+    config_class = BothConfig
+
+    def forward(self, input_ids): ...
+"""
+
+
+def test_a_class_that_writes_no_text_may_make_other_prompts() -> None:
+    """GME's and jina-reranker's methods do; of a class with a head nothing is told."""
+
+    class Embeds(nn.Module):
+        def get_fused_embeddings(self, texts: Any = None, images: Any = None) -> None: ...
+
+        def forward(self, input_ids: Any) -> None: ...
+
+    class Writes(Embeds):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 2)
+
+        def get_output_embeddings(self) -> nn.Module:
+            return self.head
+
+    told = inputs_doubt(Embeds())
+    assert told.startswith("Embeds writes no text, and its get_fused_embeddings() makes inputs")
+    assert inputs_doubt(Writes()) == "" == inputs_doubt(tiny_model("llava"))

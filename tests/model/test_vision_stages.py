@@ -1117,3 +1117,58 @@ def test_states_that_a_tower_joins_for_its_own_projector_are_told() -> None:
     run = Probe(OfBeside().eval(), named=named).interface({"tokens": ids, "image": SEEN[:1]})
     told = "vision.project reads rows of size 40, which no norm and no bias of vision has"
     assert sum(text.startswith(told) for text in run.record["doubts"]) == 1
+
+
+class Around(nn.Module):
+    """As Nemotron-Parse's encoder: a neck around the tower, which is given pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower, self.neck = Eye(), nn.Linear(24, 32)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.neck(self.tower(image))
+
+
+class OfAround(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision, self.connector = nn.Identity(), Around()
+
+
+def test_pixels_are_no_input_of_a_projector_around_its_encoder() -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([[1, *[Plain.place] * 4, 8, 11, 12, 14, 9]])
+    named = {"vision_encoder": "connector.tower", "projector": "connector"}
+    named |= {"decoder_layers": "blocks", "text_embedding": "words"}
+    run = Probe(OfAround().eval(), named=named).interface({"tokens": ids, "image": SEEN[:1]})
+    stages = set(flat(run.table)["stage"])
+    assert schema.PROJECTOR_INPUT not in stages
+    assert {schema.VISION_ENCODER, schema.PROJECTOR_OUTPUT} <= stages
+    told = "connector holds connector.tower, and is given pixels"
+    assert told in " ".join(run.record["doubts"])
+
+
+class Unpadded(PaddedTower):
+    """As Phi-4-reasoning-vision's: what padded a picture is gone where it is handed over."""
+
+    def forward(self, pictures: list[torch.Tensor]) -> list[torch.Tensor]:
+        counts = [picture[0].numel() // 16 for picture in pictures]
+        rows = super().forward([*pictures, torch.zeros(3, 16, 16)])
+        return [each[:count] for each, count in zip(rows, counts, strict=False)]
+
+
+class OfUnpadded(OfSizes):
+    def rows(self, pictures: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(self.vision(pictures))
+
+
+def test_rows_whose_padding_is_gone_all_count() -> None:
+    torch.manual_seed(0)
+    module = OfUnpadded(Unpadded("padding")).eval()
+    pictures = [torch.randn(3, 8, 12)]
+    table = of_encoder(module, {"ids": torch.arange(9)[None], "pictures": pictures})
+    with torch.no_grad():
+        norms = np.linalg.norm(module.rows(pictures).double().numpy(), axis=-1)
+    assert table.loc[schema.VISUAL, "tokens"] == norms.size == 6
+    assert table.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)

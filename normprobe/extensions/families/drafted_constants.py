@@ -170,7 +170,8 @@ def constants_by_hand(
         padded=padded,
         why_padded=f"; {GUESS}: image_aspect_ratio asks for it, and an evaluation may not"
         if padded
-        else f"; {GUESS}: a picture that is no square is cropped" * bool(crops and not pixels_by),
+        else f"; {GUESS}: a picture that is no square is cropped" * bool(crops and not pixels_by)
+        or f"; {GUESS}" * (not pixels_by),
         loader=""
         if "def load_processor(" in kept
         else LOADER.format(

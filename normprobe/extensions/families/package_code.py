@@ -234,9 +234,10 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
     for name in names:
         with suppress(Exception):  # code of anyone
             module = import_module(name)
-            mode = _asked_mode(module, type(model).__name__)
+            mode, asked = _asked_mode(module, type(model).__name__)
             talk = (module.conv_templates[mode] if mode else module.default_conversation).copy()
-            told = f"{mode!r}, as its scripts ask for it, of" if mode else "default_conversation of"
+            why = "as its scripts ask for it" if asked else "named as its language model is"
+            told = f"{mode!r}, {why}, of" if mode else "default_conversation of"
             talk.messages = []
             talk.append_message(talk.roles[0], "{images}{prompt}")
             talk.append_message(talk.roles[1], None)
@@ -246,8 +247,10 @@ def turn_of(model: nn.Module) -> tuple[str, str]:
     return "", ""
 
 
-def _asked_mode(module: Any, class_name: str) -> str:
+def _asked_mode(module: Any, class_name: str) -> tuple[str, bool]:
     """The conversation of ``conv_templates`` that most scripts of a repository ask for; "" if none.
+
+    And whether one does: else it has the name of the language model alone.
 
     How a released model is called comes first: defaults of arguments are often older. But each of
     several language models in one repository has its own (RAP, Med-MoE).
@@ -265,11 +268,13 @@ def _asked_mode(module: Any, class_name: str) -> str:
         for counts, (endings, pattern) in zip(asked, _MODES, strict=True):
             counts.update(set(pattern.findall(text)) if ending in endings else ())
     often = [mode for counts in asked for mode, _ in counts.most_common() if mode in modes]
+    said = {*often}
     for name in _LANGUAGE_MODELS.findall(class_name.lower()):
         alone = [mode for mode in modes if name in mode]
         of_it = [mode for mode in often if name in mode] or alone[: len(alone) == 1]
         often = of_it + often
-    return next(iter(often), "")
+    mode = next(iter(often), "")
+    return mode, mode in said
 
 
 def processors_of(model: nn.Module) -> list[type[ProcessorMixin]]:

@@ -29,6 +29,7 @@ from normprobe.model.load.weight_checks import (
     refuse_missing,
     refuse_non_finite,
     refuse_unread,
+    without_read,
 )
 from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import load_and_report, tensor_parallel
@@ -180,8 +181,8 @@ def load_model(
     model, report = loaded
     # Where no source was passed, its own code and printed commands would meet the name "None".
     model.config.name_or_path, model.name_or_path = checkpoint.source, checkpoint.typed
-    refuse_missing(checkpoint, report)
-    refuse_unread(checkpoint, model)
+    refuse_missing(checkpoint, without_read(report, plan.weights, model))
+    refuse_unread(checkpoint, model, plan.weights)
     if plan.keys is not None:
         show_again(model)
     restore_buffers(checkpoint, model)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import is_native
@@ -28,6 +29,8 @@ from normprobe.model.load.weight_checks import (
 from normprobe.model.load.weight_files import TensorHeader, WeightFiles
 from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import is_line_5, load_and_report
+
+_LOAD: Any = vars(PreTrainedModel)["from_pretrained"].__func__
 
 
 def dry_run(
@@ -195,6 +198,10 @@ def plan_loading(
     except Exception as error:  # a model class may do anything with tensors without values
         refuse_scaled(checkpoint, weights, weights.file_of)
         because = f"a dry run of the loader failed: {first_line(error)}"
+        if (
+            cast(Any, type(model)).from_pretrained.__func__ is not _LOAD
+        ):  # it may want a path (Phi-4-reasoning-vision)
+            because = "its class reads its files by itself"
         dtype = _stored_dtype(weights, weights.files)
         notes = _dtype_notes(named, dtype)
         renames = getattr(model, "_checkpoint_conversion_mapping", None)
@@ -228,12 +235,12 @@ def _renamed(
     been laid out otherwise (MAIRA-2).
     """
     given, missing = "key_mapping" in checkpoint.keywords, tuple(missing)
-    if given or is_native(model):
+    if given or type(model).__module__.startswith("transformers."):
         return None
-    if all(key in weights.file_of for key in missing):
+    if any(key in weights.file_of for key in missing):
         checkpoint.bridges.append("names of weights as they are")
         return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": {}})
-    if not is_line_5():
+    if is_native(model) or not is_line_5():
         return None
     bridge = "_checkpoint_conversion_mapping"
     renames = dict(getattr(model, bridge, None) or {})
@@ -320,7 +327,9 @@ def _stored_notes(weights: WeightFiles) -> tuple[str, ...]:
 
 def _dtype_notes(named: Any, stored: Any) -> tuple[str, ...]:
     """A note where the config names another float type than the files hold."""
-    if named is None or stored is None or named == stored:
+    if named is None or stored is None:
         return ()
     named, stored = (str(dtype).removeprefix("torch.") for dtype in (named, stored))
+    if named == stored:  # a config may hold the name of a dtype (GR00T)
+        return ()
     return (f"config.json says {named}, and the weights are saved in {stored}",)

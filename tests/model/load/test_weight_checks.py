@@ -16,6 +16,7 @@ from support.processors import make_processor
 from support.remote_code.tokenizer import byte_tokenizer
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import build, tiny_model
+from torch import nn
 from transformers import LlavaForConditionalGeneration
 
 from normprobe import Probe, find_parts
@@ -27,13 +28,20 @@ from normprobe.model.load import weight_checks
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_for, plan_loading
+from normprobe.model.load.repository import Repository
 from normprobe.model.load.required_tensors import (
     Needs,
     before_the_decoder,
     embedding_tables,
     forward_to_last_layer,
 )
-from normprobe.model.load.weight_checks import is_relabelled, quantised_parts, refuse_lacking
+from normprobe.model.load.weight_checks import (
+    is_relabelled,
+    quantised_parts,
+    refuse_lacking,
+    without_read,
+)
+from normprobe.model.load.weight_files import WeightFiles
 from normprobe.specimen import SPECIMEN_DIR
 from normprobe.versions import is_line_5
 
@@ -601,3 +609,14 @@ def test_what_prepare_widens_again_is_in_doubt_only_where_files_hold_more(
     assert ("numbers are those of rounded weights" in told) == (
         not widens or saved == torch.float32
     )
+
+
+def test_what_a_class_reads_by_itself_is_not_lacking(tmp_path: Path) -> None:
+    """Phi-4-reasoning-vision makes its tower behind the load of the rest."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state["1.bias"] += 1
+    save_file(state, tmp_path / "model.safetensors")
+    files = WeightFiles(Repository(str(tmp_path), str(tmp_path), None))
+    report = {"missing_keys": {"1.weight", "1.bias", "2.weight"}, "mismatched_keys": []}
+    assert without_read(report, files, model)["missing_keys"] == {"1.bias", "2.weight"}
