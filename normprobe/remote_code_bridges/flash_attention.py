@@ -31,6 +31,7 @@ def flash_attn_func(
 
     The last query sees all keys where causal; several heads may share keys and values.
     """
+    del dropout_p
     k, v = (each.repeat_interleave(q.shape[2] // each.shape[2], dim=2) for each in (k, v))
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale

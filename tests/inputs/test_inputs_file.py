@@ -7,6 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
+import torch
 from support.commands import invoke
 
 from normprobe import NormprobeError, Probe, load_run
