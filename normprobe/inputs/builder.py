@@ -13,7 +13,7 @@ from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import install, missing_packages, of_other_line
 from normprobe.inputs.chat import PLAIN_LAYOUTS, guessed_placeholder, image_token, other_tokens
-from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
+from normprobe.inputs.inputs_file import GUESS, NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
 from normprobe.inputs.standard import (
@@ -83,7 +83,14 @@ class InputBuilder:
     @property
     def left_out(self) -> list[str]:
         """What a model that sees is not shown or told, in words, if anything."""
-        if self.processor is None or self.inputs_file.build is not None:
+        if self.inputs_file.build is not None:
+            lines = ", ".join(map(str, self.inputs_file.guesses))
+            told = (
+                f"lines {lines} of {self.inputs_file.names} are guesses still: numbers are as "
+                f"right as they are; hold them against the model's page, and take {GUESS!r} away"
+            )
+            return [told] * bool(lines)
+        if self.processor is None:
             return []
         kind = type(self.processor).__name__
         if self.tokenizer is self.processor:

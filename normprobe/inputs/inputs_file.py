@@ -33,6 +33,7 @@ separator. It runs in forked processes, on the CPU.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,11 @@ BuildFunction = Callable[[Any, Any, Sequence[Sample], str | None], Mapping[str, 
 
 _FUNCTIONS = ("setup", "load_processor", "prepare", "forward", "build")
 _NAMES = (*_FUNCTIONS, "parts", "keywords")
+
+#: Marks what a file that was begun does not know.
+GUESS = "a guess"
+#: A line that makes inputs by one; what it imports is seen to be there.
+_GUESSED = re.compile(rf"^(?!\s*(#|import |from |pass\b|stand_in)).*# .*\b{GUESS}\b")
 
 
 def stand_in(package: str) -> None:
@@ -123,6 +129,7 @@ class InputsFile:
         keywords: likewise.
         record: what ``run.json`` says of it: path and SHA-256 of a user's file, the family of one
             of the package's own.
+        guesses: lines of a user's file that still say that they are guesses.
     """
 
     setup: Callable[[], None] | None = None
@@ -133,6 +140,7 @@ class InputsFile:
     parts: Mapping[str, Any] = field(default_factory=dict)
     keywords: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, str] = field(default_factory=dict)
+    guesses: Sequence[int] = field(default=(), compare=False)
 
     @property
     def names(self) -> str:
@@ -188,7 +196,9 @@ def read_inputs_file(path: str | Path) -> InputsFile:
             "define some of: " + ", ".join(_NAMES),
         )
     record = {"path": str(path), "sha256": sha256(content).hexdigest()}
-    return replace(found, record=record)
+    lines = content.decode(errors="ignore").splitlines()
+    guesses = [number for number, line in enumerate(lines, 1) if _GUESSED.search(line)]
+    return replace(found, record=record, guesses=guesses)
 
 
 def inputs_file_of(module: ModuleType) -> InputsFile:

@@ -11,6 +11,7 @@ import torch
 from support.commands import invoke
 
 from normprobe import NormprobeError, Probe, load_run
+from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import (
     NO_INPUTS_FILE,
     InputsFile,
@@ -193,3 +194,33 @@ def test_kernels_may_be_defined_and_not_run(monkeypatch):
             run()
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]
+
+
+BEGUN = """
+def setup():
+    import json  # a guess: a class is there
+    pass  # a guess; what its code loads
+
+TURN = "Ask: {prompt}"  # a guess
+PADDED = False  # pictures, to squares first; a guess
+TAKES = {
+    "input_ids": "input_ids",
+    # "extra": NAME,  # a guess that it does without
+}
+def build(model, processor, samples, system):
+    made = TAKES
+    return made
+"""
+
+
+def test_lines_that_are_guesses_still_are_told(tmp_path):
+    """Of what makes inputs; what was imported is seen to be there."""
+    path = tmp_path / "begun.py"
+    path.write_text(BEGUN)
+    file = read_inputs_file(path)
+    assert list(file.guesses) == [6, 7]
+    (told,) = InputBuilder(None, inputs_file=file).left_out
+    assert told.startswith(f"lines 6, 7 of {path} are guesses still")
+    assert told.endswith("take 'a guess' away")
+    path.write_text(BEGUN.replace("  # a guess\n", "\n").replace("; a guess\n", "\n"))
+    assert InputBuilder(None, inputs_file=read_inputs_file(path)).left_out == []

@@ -1153,9 +1153,13 @@ class Unpadded(PaddedTower):
     """As Phi-4-reasoning-vision's: what padded a picture is gone where it is handed over."""
 
     def forward(self, pictures: list[torch.Tensor]) -> list[torch.Tensor]:
-        counts = [picture[0].numel() // 16 for picture in pictures]
-        rows = super().forward([*pictures, torch.zeros(3, 16, 16)])
-        return [each[:count] for each, count in zip(rows, counts, strict=False)]
+        (picture,) = pictures
+        cut = self.cut(picture[None]).flatten(2).transpose(1, 2)
+        state = nn.functional.pad(cut, (0, 0, 0, 10))
+        there = torch.arange(state.shape[1])[None] < cut.shape[1]
+        for block in self.blocks:
+            state = block(state, attention_mask=there.long())
+        return [state[0, : cut.shape[1]]]
 
 
 class OfUnpadded(OfSizes):

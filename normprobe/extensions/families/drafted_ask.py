@@ -12,8 +12,7 @@ from pathlib import Path
 
 from torch import nn
 
-from normprobe.extensions.families.package_code import GUESS
-from normprobe.inputs.inputs_file import InputsFile
+from normprobe.inputs.inputs_file import GUESS, InputsFile
 
 #: Methods that answer a prompt about a picture, by how often code has them.
 _ANSWERS = ("chat", "answer_question", "ask_question", "mm_generate", "query", "infer")

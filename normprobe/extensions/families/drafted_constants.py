@@ -14,7 +14,8 @@ from typing import Any
 from torch import nn
 
 from normprobe.errors import NormprobeError
-from normprobe.extensions.families.package_code import GUESS, turn_of
+from normprobe.extensions.families.package_code import turn_of
+from normprobe.inputs.inputs_file import GUESS
 from normprobe.inputs.processor import load_processor, tokenizer_of
 from normprobe.model.checkpoint_place import cached
 from normprobe.model.config import fields, read_config_file

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from normprobe.errors import NormprobeError
 from normprobe.extensions.families.drafted_known import BY_NAME, Known
-from normprobe.extensions.families.package_code import GUESS
+from normprobe.inputs.inputs_file import GUESS
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import load_processor
 from normprobe.options import Loading

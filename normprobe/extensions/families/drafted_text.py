@@ -20,7 +20,6 @@ from normprobe.extensions.families.drafted_known import Known, known_before
 from normprobe.extensions.families.drafted_takes import FILLED, inputs_of_squares, inputs_taken
 from normprobe.extensions.families.internvl_chat import IMAGENET
 from normprobe.extensions.families.package_code import (
-    GUESS,
     PREPARED_LATER,
     UNPREPARED,
     loads_later,
@@ -29,6 +28,7 @@ from normprobe.extensions.families.package_code import (
     setup_text,
 )
 from normprobe.inputs.chat import image_token
+from normprobe.inputs.inputs_file import GUESS
 from normprobe.inputs.processor import tokenizer_of
 from normprobe.model.checkpoint_place import cached
 from normprobe.model.config import fields

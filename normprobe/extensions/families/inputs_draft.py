@@ -25,9 +25,8 @@ from normprobe.extensions.families.drafted_constants import (
     USUAL_TURN,
 )
 from normprobe.extensions.families.drafted_text import file_text
-from normprobe.extensions.families.package_code import GUESS
 from normprobe.failures import PREPARED
-from normprobe.inputs.inputs_file import read_inputs_file
+from normprobe.inputs.inputs_file import GUESS, read_inputs_file
 from normprobe.model.config import NoForward, UnknownCode
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.provenance import text_ids

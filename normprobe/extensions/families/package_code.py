@@ -24,11 +24,9 @@ from transformers.utils.hub import HF_MODULES_CACHE
 
 import normprobe
 from normprobe.failures import installed_from
+from normprobe.inputs.inputs_file import GUESS
 from normprobe.model.model_kind import auto_class
 from normprobe.runs.model_source import CheckpointSource
-
-#: In each line of an inputs file that nothing told.
-GUESS = "a guess"
 
 UNPREPARED = """
 def prepare(model, processor):
