@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import is_native
 from normprobe.hooks import attached, observing, on_call, run_until
 from normprobe.inputs.on_device import transformers_config
 from normprobe.model.find.parts import Parts
@@ -127,6 +128,8 @@ def find_norm_placement(model: nn.Module, parts: Parts) -> str:
     table, config = next(embedding.module.parameters()), transformers_config(model)
     text = config.get_text_config(decoder=True) if config is not None else None
     hidden_size = getattr(text, "hidden_size", table.shape[-1])  # PI0's config has none
+    if text is config and not is_native(model):
+        hidden_size = table.shape[-1]  # that of the config may be an action head's (GR00T)
     state = table.new_zeros(1, 4, hidden_size)
     first_error: Exception | None = None
     with observing(model), autocast_on_meta(), Operations(_with_zero_values):

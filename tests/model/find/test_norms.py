@@ -41,7 +41,13 @@ from support.toy_layers import (
     Streams,
 )
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaModel,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from normprobe import find_parts
 from normprobe.errors import NormprobeError
@@ -352,3 +358,23 @@ def test_equal_values_say_the_same_of_types(model_type):
         parts.decoder_layers.module[1], partial(model, **tiny_inputs(model))
     )
     assert find_norm_placement(model, parts) == by_values
+
+
+class Acting(PreTrainedModel):
+    """As GR00T's: the size that its config names is that of what acts, behind the decoder."""
+
+    config_class = PretrainedConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+        self.read = LlamaModel(LlamaConfig(hidden_size=16, vocab_size=9, **sizes))
+
+    def forward(self, input_ids):
+        return self.read(input_ids)
+
+
+def test_the_size_of_what_acts_makes_no_streams():
+    model = Acting(PretrainedConfig(hidden_size=4)).eval()
+    named = {"decoder_layers": "read.layers", "text_embedding": "read.embed_tokens"}
+    assert find_norm_placement(model, find_parts(model, named=named)) == "pre"
