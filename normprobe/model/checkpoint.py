@@ -164,12 +164,12 @@ def open_checkpoint(
                     "if a package has its code, import it in setup() of an --inputs file; else "
                     "fetch the checkpoint again, with its code",
                 )
+            if not trust_remote_code and setup != inputs_file.setup:
+                raise not_trusted(model)
+            if setup is not None:  # it may put back what the code imports (GME)
+                run_setup(setup, inputs_file, raw, trust_remote_code)
             if trust_remote_code:
                 import_code(raw, source, revision, is_run=inputs_file.forward is not None)
-            elif setup != inputs_file.setup:
-                raise not_trusted(model)
-            if setup is not None:
-                run_setup(setup, inputs_file, raw, trust_remote_code)
         if _is_bounded(source, trust_remote_code) and config_file is not None:
             build = partial(_build, config_file.parent.absolute(), kind)
             what = f"building what config.json of {model} asks for"
