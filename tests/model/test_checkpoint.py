@@ -481,26 +481,23 @@ def test_a_class_that_writes_no_text_may_make_other_prompts() -> None:
     assert inputs_doubt(Writes()) == "" == inputs_doubt(tiny_model("llava"))
 
 
-def test_setup_goes_before_the_code_that_it_mends(repository: Any, tmp_path: Path) -> None:
-    """It puts back what that code imports from transformers (GME)."""
+def test_setup_goes_before_the_code_that_it_mends(
+    repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that code imports from transformers may have become something else (GME)."""
     del repository
     folder = tmp_path / "mended_code"
     folder.mkdir()
-    (folder / "embeds.py").write_text(
-        "from transformers.models.llama.modeling_llama import NameOfNobody\n"
-        + _OF_BOTH.format(held="mended_code")
-    )
+    home = "transformers.models.llama.modeling_llama"
+    code = f"from {home} import rotate_half\n" + _OF_BOTH.format(held="mended_code")
+    (folder / "embeds.py").write_text(code)
     auto_map = {"AutoConfig": "embeds.BothConfig", "AutoModel": "embeds.Both"}
     settings = {"model_type": "both_mended_code", "auto_map": auto_map, "architectures": ["Both"]}
     (folder / "config.json").write_text(json.dumps(settings | {"vision_config": {}}))
-    llama: Any = importlib.import_module("transformers.models.llama.modeling_llama")
 
     def setup() -> None:
-        llama.NameOfNobody = 1
+        monkeypatch.setattr(f"{home}.rotate_half", len)
 
-    try:
-        file = InputsFile(setup=setup)
-        opened = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
-        assert type(opened.config).__name__ == "BothConfig"
-    finally:
-        del llama.NameOfNobody
+    file = InputsFile(setup=setup)
+    opened = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
+    assert vars(sys.modules[type(opened.config).__module__])["rotate_half"] is len
