@@ -109,12 +109,20 @@ _PICTURES, _WORDS = re.compile("image|picture|pairs"), re.compile("text|query|qu
 _NOT_THEM = re.compile("^(_|forward$|generate$|prepare_|get_.*_features$|get_(text|image)_embeds$)")
 
 
+def _writes(model: nn.Module) -> bool:
+    """Whether something in a model makes a number for each word."""
+    told = any(True for _ in (head_of(model) or nn.Identity()).parameters())
+    words = {table.num_embeddings for table in model.modules() if isinstance(table, nn.Embedding)}
+    made = {m.out_features for m in model.modules() if isinstance(m, nn.Linear)}
+    return told or bool(words & made)
+
+
 def inputs_doubt(model: Any) -> str:
     """A doubt where a class that writes no text makes inputs by itself (GME, jina-reranker).
 
     What it asks is nobody's chat: its method may write other words around a picture.
     """
-    if is_native(model) or any(True for _ in (head_of(model) or nn.Identity()).parameters()):
+    if is_native(model) or _writes(model):
         return ""
     for kind in type(model).__mro__:
         if kind.__module__.startswith(("transformers.", "torch.", "builtins")):

@@ -476,6 +476,14 @@ def test_a_class_that_writes_no_text_may_make_other_prompts() -> None:
         def get_output_embeddings(self) -> nn.Module:
             return self.head
 
+    class Inside(Embeds):
+        """As MiniGPT-4: its language model is inside, and it names no head."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.language = nn.Embedding(7, 2), nn.Sequential(nn.Linear(2, 7))
+
+    assert inputs_doubt(Inside()) == ""
     told = inputs_doubt(Embeds())
     assert told.startswith("Embeds writes no text, and its get_fused_embeddings() makes inputs")
     assert inputs_doubt(Writes()) == "" == inputs_doubt(tiny_model("llava"))
