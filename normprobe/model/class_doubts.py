@@ -112,9 +112,11 @@ _NOT_THEM = re.compile("^(_|forward$|generate$|prepare_|get_.*_features$|get_(te
 def _writes(model: nn.Module) -> bool:
     """Whether something in a model makes a number for each word."""
     told = any(True for _ in (head_of(model) or nn.Identity()).parameters())
-    words = {table.num_embeddings for table in model.modules() if isinstance(table, nn.Embedding)}
-    made = {m.out_features for m in model.modules() if isinstance(m, nn.Linear)}
-    return told or bool(words & made)
+    tables = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
+    words = max(tables, default=0)  # those of places are shorter
+    return told or any(
+        isinstance(m, nn.Linear) and m.out_features == words for m in model.modules()
+    )
 
 
 def inputs_doubt(model: Any) -> str:
