@@ -88,12 +88,11 @@ def counted_rows(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
         if not isinstance(told, Tensor) or told.numel() < 2:
             continue
         if name == HIDDEN_ROWS:
-            if told.shape[-1] != state.shape[-2] and int((~told).sum()) == rows:
-                continue  # what they pad is gone already (Phi-4-reasoning-vision)
+            gone = (~told).sum() == rows  # what they pad, already (Phi-4-reasoning-vision)
             told = told[:, -state.shape[-2] :]  # class rows before it may be gone
             if told.numel() != rows:
                 continue
-            there = ~told.reshape(-1)
+            there = ~told.reshape(-1) | gone
         elif "mask" in str(name) and rows % told.numel() == 0:  # one value a row, or a tile of rows
             there = told.reshape(-1).repeat_interleave(rows // told.numel()).bool()
         elif "position" in str(name) and told.shape[:-1] == state.shape[:-1]:  # [..., axes]
