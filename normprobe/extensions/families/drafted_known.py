@@ -100,14 +100,12 @@ def _of_package(known: Known, sample: list[Sample], loading: Loading) -> Known |
 
 
 def _built(
-    source: CheckpointSource | None, settings: Mapping[str, Any]
+    source: CheckpointSource, settings: Mapping[str, Any]
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model without weights; and what its class takes beside its config, guessed, if it does.
 
     A value is what the config holds by that name, or by LLaVA's for it; else 0.
     """
-    if source is None:
-        return nn.Module(), {}
     checkpoint, guessed = source.checkpoint, dict[str, Any]()
     while True:
         try:

@@ -142,14 +142,17 @@ def file_text(
     known = known_before(name, loading, source, kept)
     model, settings = known.model, known.settings
     by_package, count = ("", 0) if known.made or by_hand else makes_pixels(model)
-    takes = inputs_taken(known, loading, said, asked, by_package)
-    before, given, asks_itself = kept + known.loads_processor, takes.given, False
-    if known.made and not (asking and compares(model)):
-        how = _as_ever(known.processor, answering(model) if compares(model) else "")
-    elif _is_internvl_chat(model, tokenizer_of(known.processor), kept):
+    as_ever = bool(known.made) and not (asking and compares(model))
+    squares = not as_ever and _is_internvl_chat(model, tokenizer_of(known.processor), kept)
+    if squares:
         takes = inputs_of_squares(known)
-        before, given = before + _layout(settings, kept), takes.given
-        how = _SQUARES.format(guess=GUESS)
+    else:
+        takes = inputs_taken(known, loading, said, asked, by_package)
+    before, given, asks_itself = kept + known.loads_processor, takes.given, False
+    if as_ever:
+        how = _as_ever(known.processor, answering(model) if compares(model) else "")
+    elif squares:
+        before, how = before + _layout(settings, kept), _SQUARES.format(guess=GUESS)
     elif asks_itself := asking and answering(model) != "":
         before += _asking(known, loading, kept, by_package)
         takes = takes._replace(filled=[e for e in ("image_flags", *asked) if e in known.names])
