@@ -512,7 +512,7 @@ def install(packages: Sequence[str]) -> str:
         )
     names = [_IN_THE_INDEX.get(name, name) for name in packages]
     said = f"pip install {' '.join(names)}, or as the model's page says"
-    for kernels in {"flash_attn", "triton"} & set(packages):
+    for kernels in (name for name in ("flash_attn", "triton") if name in packages):
         said += (
             f"; {kernels} is built for CUDA: without it, setup() of an --inputs file may say `from "
             f'normprobe.inputs.inputs_file import stand_in; stand_in("{kernels}")`'

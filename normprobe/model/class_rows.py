@@ -91,12 +91,13 @@ class ClassRows:
         self.entered += entered
         self._hidden = rows_a_mask_hides(state, {**dict(enumerate(args)), **kwargs})
 
-    def _count_patches(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
+    def _count_patches(self, module: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
         self._patches = patches[0, 0].numel()
 
-    def _cut(self, _: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
+    def _cut(self, module: nn.Module, args: Any, kwargs: Any, patches: Tensor) -> None:
         """Take as many rows for an image's as it has patches and class rows (Mono-InternVL)."""
-        self._of_image = patches[0, 0].numel() + self.count
+        self._count_patches(module, args, kwargs, patches)
+        self._of_image = self._patches + self.count
         self._since = self._of_image * len(patches)
 
 

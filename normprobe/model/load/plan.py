@@ -237,22 +237,22 @@ def _renamed(
     given, missing = "key_mapping" in checkpoint.keywords, tuple(missing)
     if given or type(model).__module__.startswith("transformers."):
         return None
-    if any(key in weights.file_of for key in missing):
-        checkpoint.bridges.append("names of weights as they are")
-        return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": {}})
-    if is_native(model) or not is_line_5():
-        return None
-    bridge = "_checkpoint_conversion_mapping"
-    renames = dict(getattr(model, bridge, None) or {})
-    if not renames:
-        bridge = f"names of weights behind {_INNER}"
-        renames = {
-            rf"^{re.escape(holder + _INNER)}": f"{holder}."
-            for holder in {key.partition(_INNER)[0] for key in weights.file_of if _INNER in key}
-            if any(key.startswith(f"{holder}.") for key in missing)
-        }
-    if not renames:
-        return None
+    renames: dict[str, str] = {}
+    bridge = "names of weights as they are"
+    if not any(key in weights.file_of for key in missing):
+        if is_native(model) or not is_line_5():
+            return None
+        bridge = "_checkpoint_conversion_mapping"
+        renames = dict(getattr(model, bridge, None) or {})
+        if not renames:
+            bridge = f"names of weights behind {_INNER}"
+            renames = {
+                rf"^{re.escape(holder + _INNER)}": f"{holder}."
+                for holder in {key.partition(_INNER)[0] for key in weights.file_of if _INNER in key}
+                if any(key.startswith(f"{holder}.") for key in missing)
+            }
+        if not renames:
+            return None
     if bridge not in checkpoint.bridges:
         checkpoint.bridges.append(bridge)
     return replace(checkpoint, keywords={**checkpoint.keywords, "key_mapping": renames})
