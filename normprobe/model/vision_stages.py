@@ -86,12 +86,19 @@ class VisionStages:
         self._classes = ClassRows(parts.class_rows)
         encoder = parts.vision_encoder
         weights = encoder.module.parameters() if encoder is not None else ()
+        inside = list(parts.projector.module.modules()) if parts.projector is not None else []
+        # Whether the projector is around the encoder: pixels enter it (Nemotron-Parse).
+        self._holds_encoder = encoder is not None and any(encoder.module is m for m in inside[1:])
         # Of norms, biases and convolutions, of which the last may have no bias (OneChart).
         self._widths = {len(weight) for weight in weights if weight.dim() in (1, 4)}
+        # Sizes that its norms read; a projector inside it may read what joins them (Moondream).
+        blocks = encoder.module.modules() if encoder is not None else ()
+        norms = [m for m in blocks if m not in inside and "norm" in type(m).__name__.lower()]
+        self._normed = {len(w) for m in norms for w in m.parameters() if w.dim() == 1}
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_read = 0  # by a projector inside the encoder
-        self._of_no_norm = 0  # their size, where the encoder has no weight of it
+        self._of_no_norm = 0  # their size, where the encoder has no norm of it
         self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
@@ -235,20 +242,19 @@ class VisionStages:
         tower, projector, read = self._parts.vision_encoder, self._parts.projector, self._rows_read
         if tower is None or projector is None:
             return ""
+        if 0 < 2 * read <= self._classes.entered:
+            return (
+                f"{tower.name} makes one of several rows before "
+                f"{projector.name} reads them, and the stage vision_encoder is behind that; --part "
+                "vision_encoder=NAME names what holds its layers without that"
+            )
         if self._of_no_norm:
             return (
-                f"{projector.name} reads rows of size {self._of_no_norm}, which no norm and no "
-                f"bias of {tower.name} has: it joins states before that, and the stage "
-                "vision_encoder is behind that; --part vision_encoder=NAME names what holds its "
-                "layers without that"
+                f"{projector.name} reads rows of size {self._of_no_norm}, which no norm of "
+                f"{tower.name} has: states are joined before that, and the stage vision_encoder is "
+                "behind that; --part vision_encoder=NAME names what holds its layers without that"
             )
-        if not 0 < 2 * read <= self._classes.entered:
-            return ""
-        return (
-            f"{tower.name} makes one of several rows before "
-            f"{projector.name} reads them, and the stage vision_encoder is behind that; --part "
-            "vision_encoder=NAME names what holds its layers without that"
-        )
+        return ""
 
     @in_full_precision
     def calls_beside(self, visual: Tensor) -> tuple[int, int]:
@@ -328,7 +334,7 @@ class VisionStages:
         del arguments
         self._classes.read_inside(state, left)
         self._rows_read += state[..., 0].numel()
-        if state.shape[-1] not in self._widths:
+        if self._normed and state.shape[-1] not in self._normed:
             self._of_no_norm = state.shape[-1]
         self._encoded(state, {})
 
@@ -442,14 +448,6 @@ class VisionStages:
         if patches < 2 or rest or not any(group.shape[1] == patches for group in groups):
             return 0
         return patches if self._reads(patches * entered.shape[-1]) else 0
-
-    @property
-    def _holds_encoder(self) -> bool:
-        """Whether the projector is around the encoder: pixels enter it (Nemotron-Parse)."""
-        tower, projector = self._parts.vision_encoder, self._parts.projector
-        if tower is None or projector is None or tower.module is projector.module:
-            return False
-        return any(tower.module is module for module in projector.module.modules())
 
     def _apart(self, arguments: Mapping[Any, Any], entered: Tensor) -> list[Tensor]:
         """States that a projector of own code is given side by side, as arguments."""

@@ -1115,7 +1115,7 @@ def test_states_that_a_tower_joins_for_its_own_projector_are_told() -> None:
     ids = torch.tensor([[1, *[Plain.place] * 4, 8, 11, 12, 14, 9]])
     named = {"vision_encoder": "vision", "projector": "vision.project"}
     run = Probe(OfBeside().eval(), named=named).interface({"tokens": ids, "image": SEEN[:1]})
-    told = "vision.project reads rows of size 40, which no norm and no bias of vision has"
+    told = "vision.project reads rows of size 40, which no norm of vision has"
     assert sum(text.startswith(told) for text in run.record["doubts"]) == 1
 
 
