@@ -135,8 +135,8 @@ def inputs_doubt(model: Any) -> str:
             takes = " ".join(signature(method).parameters)
             if _PICTURES.search(takes) and _WORDS.search(takes):
                 return (
-                    f"{type(model).__name__} writes no text, and its {name}() makes inputs by "
-                    "itself, perhaps with other words than the chat template's: hold the prompt "
-                    "that `normprobe inputs` prints against it"
+                    f"{type(model).__name__} has no head that writes text, and its {name}() takes "
+                    "pictures and words: it may ask with others than the chat template's; hold the "
+                    "prompt that `normprobe inputs` prints against it"
                 )
     return ""

@@ -178,9 +178,9 @@ def test_the_class_that_auto_map_names_is_built(repository: Any, tmp_path: Path)
         "        super().__init__(config)\n"
         "        self.read = nn.Linear(2, 2)\n"
         "    def forward(self, input_ids): ...\n"
-        "class OtherForCausalLM(NamedForCausalLM): ...\n"
+        "class SecondForCausalLM(NamedForCausalLM): ...\n"
         "AutoConfig.register('two', TwoConfig, exist_ok=True)\n"
-        "AutoModelForCausalLM.register(TwoConfig, OtherForCausalLM, exist_ok=True)\n"
+        "AutoModelForCausalLM.register(TwoConfig, SecondForCausalLM, exist_ok=True)\n"
     )
     auto_map = {"AutoConfig": "two.TwoConfig", "AutoModelForCausalLM": "two.NamedForCausalLM"}
     config = {"model_type": "two", "auto_map": auto_map}
@@ -485,7 +485,7 @@ def test_a_class_that_writes_no_text_may_make_other_prompts() -> None:
 
     assert inputs_doubt(Inside()) == ""
     told = inputs_doubt(Embeds())
-    assert told.startswith("Embeds writes no text, and its get_fused_embeddings() makes inputs")
+    assert told.startswith("Embeds has no head that writes text, and its get_fused_embeddings()")
     assert inputs_doubt(Writes()) == "" == inputs_doubt(tiny_model("llava"))
 
 
