@@ -15,7 +15,7 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/model/test_attention_weights.py \
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/model/test_modalities.py \
-	tests/extensions/sharing/test_atlas.py tests/test_code_failures.py \
+	tests/extensions/sharing/test_atlas.py tests/test_code_failures.py tests/remote_code_bridges \
 	tests/test_remote_code_bridges.py::test_modules_that_a_copy_lacks_are_kept_in_no_dtype \
 	tests/cli/test_options.py::test_the_options_of_a_command
 

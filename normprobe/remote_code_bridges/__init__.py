@@ -44,6 +44,7 @@ from normprobe.remote_code_bridges.attention import (
     bridge_causal_mask,
     bridge_flash_keyword,
 )
+from normprobe.remote_code_bridges.composites import bridge_parts, bridge_text_alone
 from normprobe.remote_code_bridges.configs import (
     bridge_composition,
     bridge_config_defaults,
@@ -195,6 +196,7 @@ def _bridge_module(module: ModuleType) -> None:
     setattr(module, BRIDGED, True)
     bridge_default_rope(module)
     bridge_flash_functions(module)
+    bridge_text_alone(module)
 
 
 def _bridge_class(foreign: type) -> None:
@@ -229,6 +231,8 @@ def _bridge_class(foreign: type) -> None:
                 bridge_composition(foreign)
             else:
                 return
+            if issubclass(foreign, PreTrainedModel):
+                bridge_parts(foreign)
         finally:
             noting.pop()
         setattr(foreign, BRIDGED, tuple(needed))

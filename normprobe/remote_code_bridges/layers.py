@@ -215,8 +215,10 @@ def bridge_derived_names(model_class: Any) -> None:
     make = model_class.__init__
     names = importlib.import_module("transformers.conversion_mapping")
     known = names.get_checkpoint_conversion_mapping
-    native = [c.__name__ for c in model_class.__mro__ if c.__module__.startswith("transformers.")]
-    of_class = next((name for name in native if known(name) is not None), "")
+    native = [c for c in model_class.__mro__ if c.__module__.startswith("transformers.")]
+    kinds = [getattr(c, "config_class", None) for c in native]
+    called = [c.__name__ for c in native] + [getattr(kind, "model_type", "") for kind in kinds]
+    of_class = next((name for name in called if known(name) is not None), "")
     if not of_class:
         return
 
