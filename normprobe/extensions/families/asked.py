@@ -30,7 +30,8 @@ from normprobe.tensors import with_tensors
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: Asks the model about a sample: ``ask(model, processor, sample)``. What it returns is not used.
+#: Asks the model about a sample: ``ask(model, processor, sample)``. What it returns counts where
+#: nothing is caught: inputs, of code that makes them and leaves the rest to its caller.
 Ask = Callable[[Any, Any, Sample], object]
 
 #: What generate adds to the inputs of a forward, for the answer and not for the prompt.
@@ -136,13 +137,15 @@ def _caught(model: Any, processor: Any, ask: Ask, sample: Sample) -> dict[str, A
     sample.require_one_turn()
     try:
         with _watched(model), _OnTheCPU(), torch.no_grad():
-            ask(model, processor, sample)
+            left = ask(model, processor, sample)
     except _Caught as caught:
         given = caught.inputs
     else:
-        raise ValueError(
-            f"what ask() calls reaches neither generate nor forward of {type(model).__name__}"
-        )
+        if not isinstance(left, Mapping) or _IDS not in left:
+            raise ValueError(
+                f"what ask() calls reaches neither generate nor forward of {type(model).__name__}"
+            )
+        given = {name: value for name, value in left.items() if isinstance(name, str)}
     made = {
         name: with_tensors(value, lambda tensor: tensor.detach().cpu().clone())
         for name, value in given.items()

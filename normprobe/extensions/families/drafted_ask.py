@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from inspect import Parameter, getsource, signature
+from inspect import Parameter, getsource, isfunction, signature
 from pathlib import Path
 
 from torch import nn
@@ -18,6 +18,11 @@ from normprobe.inputs.inputs_file import GUESS, InputsFile
 _ANSWERS = ("chat", "answer_question", "ask_question", "mm_generate", "query", "infer")
 #: Those of classes that write no text, and compare a picture with words (GME, jina-reranker).
 _COMPARES = ("get_fused_embeddings", "compute_score")
+#: What is no question although it takes a picture and words: steps of a forward, and training.
+_STEPS = re.compile(
+    r"^(_|forward|generate$|prepare_inputs|encode_|embed|get_|merge|load|train|eval)"
+)
+_OF_STEPS = re.compile(r"embed|feature|mask|^input_ids$|^labels?$|^pixel_values|^past_")
 
 #: What they take, by its name.
 _TOKENIZER = re.compile(r"^tokenizer$")
@@ -36,7 +41,7 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 _ASK = """
 def ask(model, processor, sample):
-    {before}model.{method}(  # {guess}: what it is given
+    {before}return model.{method}(  # {guess}: what it is given
         {arguments},
     )
 
@@ -65,7 +70,22 @@ def answering(model: nn.Module) -> str:
             seen = (_PICTURE, _MESSAGES, _PAIRS)
             if any(kind.search(each) for each in takes for kind in seen):
                 return method
-    return ""
+    return next(_other_answers(model), "")
+
+
+def _other_answers(model: nn.Module) -> Iterator[str]:
+    """Further methods of its own classes that take a picture and words."""
+    for kind in type(model).__mro__:
+        if kind.__module__.startswith(("torch.", "transformers.")):
+            continue
+        for name, method in vars(kind).items():
+            if not isfunction(method) or _STEPS.search(name):
+                continue
+            takes = [each for each in signature(method).parameters if each != "self"]
+            seen = any(_PICTURE.search(each) for each in takes)
+            told = any(_WORDS.search(each) or _MESSAGES.search(each) for each in takes)
+            if seen and told and not any(_OF_STEPS.search(each) for each in takes):
+                yield name
 
 
 def compares(model: nn.Module) -> bool:

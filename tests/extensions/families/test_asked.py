@@ -48,6 +48,18 @@ _BY_FILE = """
         made = tokenizer(words, return_tensors="pt").to(self.device)
         self(made.input_ids, pixels.to(self.device, torch.float16))
 """
+#: Of one that makes inputs, under a name of its own, and leaves their way to its caller.
+_BY_INPUTS = """
+    def prompt_of(self, image_features, text):
+        raise NotImplementedError
+
+    def inputs_for(self, tokenizer, image, text):
+        self.told = self.config.picture_mark
+        words = f"<|im_user|><picture><picture><picture><picture>{text}<|im_end|>"
+        made = tokenizer(words, return_tensors="pt")
+        pixels = pixels_of_an_image(image)
+        return {"input_ids": made.input_ids, "pixel_values": pixels}
+"""
 _MAKES = """
 
 def pixels_of_an_image(image):
@@ -104,7 +116,7 @@ def answering(repository: Callable[[str], Path], tmp_path: Path) -> Callable[[st
     return made
 
 
-@pytest.mark.parametrize("code", [_BY_PIXELS, _BY_FILE])
+@pytest.mark.parametrize("code", [_BY_PIXELS, _BY_FILE, _BY_INPUTS])
 def test_what_a_model_is_asked_by_its_own_code_is_measured(
     code: str,
     answering: Callable[[str], Path],
@@ -305,7 +317,7 @@ def test_the_way_of_the_file_s_constants_is_left_where_asking_fails(
     begun = invoke("inputs", model, "--trust-remote-code", "--write", "begun.py")
     assert "not measured with it yet: " in begun.stdout
     assert "list index out of range" in begun.stdout
-    assert "    model.chat(  # a guess" in Path("begun.py").read_text()
+    assert "    return model.chat(  # a guess" in Path("begun.py").read_text()
 
 
 @pytest.mark.parametrize("trust", [True, False])
