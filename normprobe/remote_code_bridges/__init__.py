@@ -97,6 +97,7 @@ from normprobe.remote_code_bridges.moved_names import (
 )
 from normprobe.remote_code_bridges.noted import BRIDGED, note_bridge, noting
 from normprobe.remote_code_bridges.processors import (
+    bridge_class_token,
     bridge_listed_parts,
     bridge_processor_parts,
     tokenizer_as_written,
@@ -223,7 +224,8 @@ def _bridge_class(foreign: type) -> None:
                     bridge_tower_names(foreign)
                 else:
                     bridge_derived_names(foreign)
-            elif issubclass(foreign, ProcessorMixin) and is_line_5():
+            elif issubclass(foreign, ProcessorMixin):
+                bridge_class_token(foreign)
                 bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
                 bridge_rope_scaling(foreign)

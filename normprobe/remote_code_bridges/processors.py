@@ -2,13 +2,15 @@
 
 import importlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
 from inspect import signature
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from transformers import AutoTokenizer
+from packaging.version import InvalidVersion, Version
+from transformers import AutoTokenizer, PretrainedConfig
 from transformers.utils.hub import cached_file
 
 from normprobe.remote_code_bridges.noted import note_bridge
@@ -79,6 +81,37 @@ def bridge_processor_parts(processor_class: Any) -> None:
         return load.__func__(cls, path, **options)
 
     setattr(processor_class, name, classmethod(load_by_path))
+
+
+def bridge_class_token(processor_class: Any) -> None:
+    """LLaVA's processors counted a class token by themselves; since 4.48 they are told of it.
+
+    One whose own ``__init__`` cannot be told would write a token less for each picture (MAIRA-2).
+    """
+    told, process = "num_additional_image_tokens", processor_class.__call__
+    natives = [
+        k for k in processor_class.__mro__ if k.__module__.startswith("transformers.models.")
+    ]
+    taken = {name for each in natives for name in signature(each.__init__).parameters}
+    if told not in taken or told in signature(processor_class.__init__).parameters:
+        return
+
+    @wraps(process)
+    def count_and_process(self: Any, *arguments: Any, **options: Any) -> Any:
+        if getattr(self, told, None) == 0 and _written_for(self) < Version("4.48.0.dev0"):
+            note_bridge(told)
+            setattr(self, told, 1)
+        return process(self, *arguments, **options)
+
+    processor_class.__call__ = count_and_process
+
+
+def _written_for(processor: Any) -> Version:
+    """The transformers that saved the checkpoint of a processor; where none tells, a late one."""
+    with suppress(OSError, KeyError, TypeError, InvalidVersion):
+        config, _ = PretrainedConfig.get_config_dict(processor.tokenizer.name_or_path)
+        return Version(config["transformers_version"])
+    return Version("5")
 
 
 def bridge_listed_parts(processor_class: Any) -> None:
