@@ -38,7 +38,13 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.norms import NOT_SHOWN, norm_placement_note
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.find.parts import cuts_patches, head_of, holders_of, size_of
+from normprobe.model.find.parts import (
+    cuts_patches,
+    head_of,
+    holders_of,
+    holds_blocks,
+    size_of,
+)
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
 from normprobe.model.tracing.recording import tensors
@@ -62,7 +68,7 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     """
     if model.forward_seen:
         return
-    first = _Forward(model.decoder_layers)
+    first = _Forward(model.decoder_layers, _larger_lists(model))
     drew = first.run(model, inputs)
     if not first.calls[len(first.layers)]:
         return  # it fails on these inputs: the measurement says how
@@ -73,6 +79,11 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
         doubts.append(
             f"no token enters decoder layer {first.apart[0]} as it left the layer before: its turn "
             "there is not seen; where another list of layers runs between, let one module hold both"
+        )
+    if first.continued:
+        doubts.append(
+            f"behind the decoder layers, {first.continued} runs on as many rows and is larger: it "
+            f"may be the language model; `--part decoder_layers={first.continued}` measures it"
         )
     if any(map(runs_other_code, model.decoder_layers)):
         check_order(model, inputs)
@@ -87,11 +98,32 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     model.forward_seen = True
 
 
+def _larger_lists(model: MeasuredModel) -> dict[str, nn.Module]:
+    """The first layer of each list of layers that is larger than the decoder's (HoVLE)."""
+    ours = model.parts.decoder_layers
+    if ours is None or is_native(model.model):
+        return {}
+    return {
+        name: next(module.children())
+        for name, module in model.model.named_modules()
+        if isinstance(module, nn.ModuleList)
+        and len(module) > 1
+        and holds_blocks(module)
+        and not f"{name}.".startswith(f"{ours.name}.")
+        and not f"{ours.name}.".startswith(f"{name}.")
+        and size_of(module) > size_of(ours.module)
+    }
+
+
 class _Forward:
     """A forward to its end: how often each layer ran, and two numbers of each row behind it."""
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], lists: Mapping[str, nn.Module] | None = None
+    ) -> None:
         self.layers = layers
+        self.lists = lists or {}  # the first layer of other lists, by the name of the list
+        self.continued = ""  # one of them that goes on where the layers end
         self.calls = Counter[int]()  # by layer, from 1
         self.rows: dict[int, Tensor] = {}  # by layer ``[2, rows]``, of ``_sketch``
         self.apart: list[int] = []  # layers that no row enters as it left the one before
@@ -105,6 +137,8 @@ class _Forward:
         for number, layer in enumerate(self.layers, start=1):
             handles.append(before_call(layer, partial(self._enter, number)))
             handles.append(after_call(layer, partial(self._leave, number)))
+        for name, layer in self.lists.items():
+            handles.append(before_call(layer, partial(self._go_on, name)))
         head = head_of(model.model)
         if isinstance(head, nn.Module):  # logits of all tokens may need more memory than all else
             handles.append(head.register_forward_pre_hook(on_this_thread(_last_token)))
@@ -158,6 +192,14 @@ class _Forward:
         self._looped |= number == self._last and len(self.layers) > 1
         self._output, self._last = None, number
         self.calls[number] += 1
+
+    def _go_on(self, name: str, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if self._last != len(self.layers) or self._output is None:
+            return
+        with suppress(NormprobeError):  # it may take no state
+            entered = hidden_state_of((kwargs.get("hidden_states"), args, kwargs))
+            if entered.shape[:-1] == hidden_state_of(self._output).shape[:-1]:
+                self.continued = self.continued or name
 
     def _leave(self, number: int, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         self._output = output

@@ -593,3 +593,30 @@ def test_encoders_and_projectors_beside_those_that_were_found_are_in_doubt(
     assert "second_encoder reads pixels beside vision_encoder: no stage shows their states" in told
     unsure = "second_projector is taken for the projector, and projector may be it as well"
     assert (unsure in told) == (not named)
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_larger_list_of_layers_behind_the_decoder_is_a_doubt(behind: bool) -> None:
+    """HoVLE embeds words and patches in layers of their own, which its language model follows."""
+
+    class TwoStacks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(40, 16)
+            self.first = nn.ModuleList(Block(16) for _ in range(2))
+            self.second = nn.ModuleList(Block(16) for _ in range(3))
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            state = self.table(input_ids)
+            for layer in [*self.first, *self.second] if behind else [*self.second, *self.first]:
+                state = layer(state)
+            return state
+
+    model = TwoStacks()
+    names = {"decoder_layers": "first", "text_embedding": "table"}
+    run = Probe(model, named=names).layers({"input_ids": torch.arange(3, 9)[None]})
+    told = [each for each in run.record.get("doubts", []) if "behind the decoder layers" in each]
+    assert told == behind * [
+        "behind the decoder layers, second runs on as many rows and is larger: it may be the "
+        "language model; `--part decoder_layers=second` measures it"
+    ]

@@ -65,6 +65,9 @@ _LACKS = re.compile(r"No module named '(\w+)|needs ([\w, ]+), not installed here
 _SET_UP = "def setup():\n    pass\n"
 _NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
 
+#: What code of InternVL's kin is given beside pixels: that each square is one.
+_FLAGS = '    "image_flags": "image_flags",\n'
+
 _REPEATED = 3  # more of one token in a row are written once
 
 
@@ -194,9 +197,11 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     else:
         kept = stub
     first_try: tuple[str, str] | None = None
-    asked, by_hand, asking = list[str](), False, True
+    with_flags = "", ""
+    asked, by_hand, asking, flagged = list[str](), False, True, True
     while True:
         made = file_text(model, path.name, loading, source, kept, said, asked, by_hand, asking)
+        made = made if flagged else made.replace(_FLAGS, "")
         if loading.inputs:
             made = _with_edits(made, first, edited)
         text = _written(path, made)
@@ -207,12 +212,16 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
             asked = ["labels"]
         elif not by_hand and "process_images" in text and f"build() of {path} fails" in told:
             by_hand = True  # its package's pixels may be of use to others alone (PAVE)
+        elif flagged and _FLAGS in text and not _is_measured(told):
+            flagged, with_flags = False, (told, text)  # a copy may do without them (HoVLE)
         elif asking and _is_by_asking(text, kept) and not _is_measured(told):
             asking, first_try = False, (told, text)
         else:
             break
     if _is_measured(told):
         return told, text
+    if not flagged:
+        told, text = with_flags[0], _written(path, with_flags[1])
     if "def forward(" not in kept and (runs := _forward_of(_class_of(source), _SEES)):
         _written(path, text + runs)  # a forward may be one of training (UReader)
         of_answers = _begun(model, path, replace(loading, inputs=path), first=first or text)

@@ -1173,6 +1173,23 @@ def test_a_copy_of_internvl_is_cut_as_internvl_is(
     assert "\nMEAN, STD = [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]  # of a picture" in third.read_text()
 
 
+def test_a_copy_of_internvl_that_fails_on_flags_does_without_them(
+    repository: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """HoVLE's does not flatten what it is given, and counts each square where it gets none."""
+    copy = tmp_path / "without_flags"
+    shutil.copytree(repository("internvl_chat"), copy)
+    for file in (copy / "config.json", copy / "configuration_internvl_chat.py"):
+        file.write_text(file.read_text().replace('"internvl_chat"', '"flagless_chat"'))
+    code = copy / "modeling_internvl_chat.py"
+    own = "flags = torch.ones(len(pixel_values)) if image_flags is None else image_flags[:0]"
+    code.write_text(code.read_text().replace("flags = image_flags.squeeze(-1)", own))
+    begun = tmp_path / "begun.py"
+    result = invoke("inputs", copy, "--trust-remote-code", "--write", begun)
+    assert "one sample is measured with it" in result.stdout, result.output
+    assert "image_flags" not in begun.read_text().partition("TAKES = ")[2]
+
+
 @pytest.mark.parametrize(
     ("field", "words", "meant"),
     [
