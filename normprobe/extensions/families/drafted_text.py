@@ -108,9 +108,9 @@ _ASKED = """        asked = copy(model.config)
 #: Of a copy of InternVL's chat layout, as Mini-Monkey is.
 _SQUARES = """from normprobe.extensions.families.internvl_chat import build_squares
 
-    # {guess}: cut as InternVL cuts
     how = {{"mean": MEAN, "std": STD, "most": SQUARES}}
-    made = build_squares(model, processor, samples, system, **how)"""
+    # Squares and prompt are those of InternVL: its code may ask otherwise.
+    made = build_squares(model, processor, samples, system, **how)  # {guess}"""
 _LAYOUT = """
 from normprobe.extensions.families.internvl_chat import INTERNVL_CHAT
 

@@ -39,6 +39,7 @@ from normprobe.extensions.families import (
     inputs_draft,
     package_code,
 )
+from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.options import Loading
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -1146,10 +1147,11 @@ def test_a_copy_of_internvl_is_cut_as_internvl_is(
     result = invoke("inputs", copy, "--trust-remote-code", "--write", begun)
     assert "one sample is measured with it" in result.stdout
     text = begun.read_text()
-    marks = "# a guess: cut as|^MEAN, STD =|^SQUARES = "
+    marks = "made = build_squares|^MEAN, STD =|^SQUARES = "
     guessed = [n for n, line in enumerate(text.splitlines(), 1) if re.search(marks, line)]
     assert len(guessed) == 3
     assert f"guessed, so look at lines {', '.join(map(str, guessed))}" in result.stdout
+    assert read_inputs_file(begun).guesses == guessed  # so each run tells of them
     found = [
         Probe(model, trust_remote_code=True, inputs=inputs, device="cpu")
         .layers("sample", limit=2, intervals=False, workers=0)
