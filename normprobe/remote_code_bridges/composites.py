@@ -62,6 +62,9 @@ def bridge_parts(model_class: Any) -> None:
     def gather_and_finish(self: Any) -> None:
         if not any("forward" in vars(each) for each in own):
             _gather(self, inner, own)
+        if "model" not in self._modules and is_line_5():  # where they name weights (CXRMate-ED)
+            note_bridge(f"ties of {inner.__name__}")
+            self._tied_weights_keys = {}
         finish(self)
 
     model_class.__getattr__, model_class.__setattr__ = look_inside, put_inside
