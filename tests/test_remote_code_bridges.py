@@ -183,8 +183,10 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
     names = ("apply_chunking_to_forward", "prune_linear_layer", "find_pruneable_heads_and_indices")
     for name in names:
         monkeypatch.delattr(older, name, raising=False)
+    imported: dict[str, Any] = {}
     with remote_code_bridges.foreign_code(True, []):
-        assert all(hasattr(older, name) for name in names)
+        exec(f"from transformers.modeling_utils import {', '.join(names)}", imported)
+    assert imported.keys() >= set(names)
     found: Any = vars(older)["apply_chunking_to_forward"]
     assert found is pytorch_utils.apply_chunking_to_forward
 
@@ -219,9 +221,10 @@ def test_names_that_are_imported_for_another_model_are_there(home: str, name: st
     ],
 )
 def test_a_name_stands_for_what_it_became(home: str, name: str, now: str) -> None:
+    imported: dict[str, Any] = {}
     with remote_code_bridges.foreign_code(True, []):
-        found = getattr(importlib.import_module(f"transformers.{home}"), name)
-    assert found.__name__ in (name, now)  # transformers 4 may have it still
+        exec(f"from transformers.{home} import {name}", imported)
+    assert imported[name].__name__ in (name, now)  # transformers 4 may have it still
 
 
 @pytest.mark.parametrize(
@@ -1062,6 +1065,44 @@ def test_code_that_asks_for_its_own_transformers_runs_all_the_same() -> None:
     assert needed == ["transformers<4.0"]
     with pytest.raises(ImportError):
         versions.require_version("transformers<4.0")
+
+
+@pytest.mark.parametrize(
+    ("module_name", "name"),
+    [
+        ("transformers.image_utils", "VideoInput"),
+        ("transformers.modeling_utils", "Conv1D"),
+        ("transformers.modeling_utils", "PretrainedConfig"),
+        ("transformers.models.gpt2.tokenization_gpt2", "bytes_to_unicode"),
+        ("transformers.tokenization_utils", "TensorType"),
+        ("transformers.models.llava.processing_llava", "LlavaConfig"),
+    ],
+)
+def test_a_name_that_moved_is_found_under_its_own_name(
+    module_name: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module(module_name)
+    monkeypatch.delattr(module, name, raising=False)
+    needed: list[str] = []
+    found: dict[str, Any] = {}
+    code = f"from {module_name} import {name}"
+    with remote_code_bridges.foreign_code(True, needed):
+        exec(code, found)
+    named = getattr(found[name], "__name__", name).lower()
+    assert named == name.lower() or name == "VideoInput"
+    assert f"{module_name}.{name}" in needed
+
+
+def test_a_name_that_nothing_has_is_missed_as_ever() -> None:
+    """And one of another model's is not taken: it may do another thing."""
+    import_code = "from transformers.models.clip.modeling_clip import {}"
+    with remote_code_bridges.foreign_code(True, needed := list[str]()):
+        for name in ("of_nobody", "LlamaRotaryEmbedding"):
+            with pytest.raises(ImportError, match=name):
+                exec(import_code.format(name), {})
+    assert not needed
+    with pytest.raises(ImportError), remote_code_bridges.foreign_code(False, needed):
+        exec("from transformers.image_utils import Conv1D", {})
 
 
 def test_a_module_is_bridged_once() -> None:

@@ -101,11 +101,21 @@ class ClassRows:
         self._since = self._of_image * len(patches)
 
 
+def last_block(encoder: nn.Module) -> str:
+    """The name inside an encoder of the last of its blocks; "" where it has none."""
+    name, blocks = _blocks(encoder)
+    return ".".join(filter(None, (name, *[key for key, _ in blocks.named_children()][-1:])))
+
+
 def _first_block(encoder: nn.Module) -> nn.Module | None:
-    """The first of the largest list of modules of one class."""
+    return next(_blocks(encoder)[1].children(), None)
+
+
+def _blocks(encoder: nn.Module) -> tuple[str, nn.Module]:
+    """The largest list of modules of one class, and its name; an empty one where there is none."""
     lists = [
-        module
-        for module in encoder.modules()
+        (name, module)
+        for name, module in encoder.named_modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(set(map(type, module))) == 1
     ]
-    return next(max(lists, key=size_of).children()) if lists else None
+    return max(lists, key=lambda each: size_of(each[1]), default=("", nn.ModuleList()))

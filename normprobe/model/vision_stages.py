@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.failures import is_native
 from normprobe.hooks import in_full_precision, on_call, on_call_as_given
-from normprobe.model.class_rows import ClassRows
+from normprobe.model.class_rows import ClassRows, last_block
 from normprobe.model.find.parts import PROJECTS_SOUND, Parts
 from normprobe.model.handed_rows import SAME_ROW, cosines, enter_among
 from normprobe.model.stage_norms import StageNorms
@@ -246,15 +246,23 @@ class VisionStages:
             return (
                 f"{tower.name} makes one of several rows before "
                 f"{projector.name} reads them, and the stage vision_encoder is behind that; --part "
-                "vision_encoder=NAME names what holds its layers without that"
+                f"vision_encoder=NAME names what holds its layers without that{self._or_last}"
             )
         if self._of_no_norm:
             return (
                 f"{projector.name} reads rows of size {self._of_no_norm}, which no norm of "
                 f"{tower.name} has: states are joined before that, and the stage vision_encoder is "
                 "behind that; --part vision_encoder=NAME names what holds its layers without that"
+                f"{self._or_last}"
             )
         return ""
+
+    @property
+    def _or_last(self) -> str:
+        """What else can be named: where layers are walked, nothing that holds them runs."""
+        tower = self._parts.vision_encoder
+        last = last_block(tower.module) if tower is not None else ""
+        return f", or the last of them, {tower.name}.{last}" if tower is not None and last else ""
 
     @in_full_precision
     def calls_beside(self, visual: Tensor) -> tuple[int, int]:

@@ -13,6 +13,7 @@ The chapters: ``moved_names``, ``configs``, ``model_classes`` (how they are made
 ``layers`` (and towers and caches), ``attention`` (and masks), ``flash_attention``, ``processors``.
 """
 
+import builtins
 import importlib
 import sys
 import warnings
@@ -91,6 +92,7 @@ from normprobe.remote_code_bridges.moved_names import (
     MOVED,
     MOVED_MODULES,
     bridge_moved_name,
+    import_moved,
     modeling,
     one_class_towers,
     require_others,
@@ -173,6 +175,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
             unasked_for_folders(),
             patch.object(versions, "require_version", require_others),
+            patch.object(builtins, "__import__", import_moved(builtins.__import__)),
             patch.object(nn.Module, "to", cast_or_move),
             patch.object(torch.Tensor, "cpu", cpu_or_no_memory),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.

@@ -1,12 +1,15 @@
 """Names that moved to another module, or went, and are found where older code imports them from."""
 
 import importlib
+import re
 import typing
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
+import transformers
 from transformers.utils import versions
 
 from normprobe.remote_code_bridges.layers import BLOCKS, CALLED, AxisAngles
@@ -39,45 +42,17 @@ def one_class_towers() -> list[Any]:
     return [getattr(importlib.import_module(modeling(n)), f"{n}VisionModel") for n in _ONE_CLASS]
 
 
-#: Where older code imports a name from, the name, and where it is now or what stands for it.
+#: Where older code imports a name from, the name, and what has its place now or stands for it. What
+#: moved under its own name is found by that (``import_moved``).
 MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers.activations", "PytorchGELUTanh", "transformers.activations:GELUTanh"),
-    (
-        "transformers.models.gpt2.tokenization_gpt2",
-        "bytes_to_unicode",
-        "transformers.convert_slow_tokenizer:bytes_to_unicode",
-    ),
     ("transformers.cache_utils", "HybridCache", "transformers.cache_utils:StaticCache"),
-    ("transformers.image_utils", "VideoInput", "transformers.video_utils:VideoInput"),
-    (
-        "transformers.image_utils",
-        "make_batched_videos",
-        "transformers.video_utils:make_batched_videos",
-    ),
     ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.utils", "is_torch_fx_available", lambda: _yes),
     *(
         ("transformers.utils", f"is_{name}_available", lambda: bool)
         for name in ("flash_attn", "flax", "tf")
     ),
-    (
-        "transformers.modeling_utils",
-        "is_flash_attn_2_available",
-        "transformers.utils:is_flash_attn_2_available",
-    ),
-    *(
-        ("transformers.modeling_utils", name, f"transformers.pytorch_utils:{name}")
-        for name in ("apply_chunking_to_forward", "prune_linear_layer")
-    ),
-    *(
-        ("transformers.modeling_utils", name, f"transformers.utils:{name}")
-        for name in (
-            *("CONFIG_NAME", "extract_commit_hash", "find_adapter_config_file"),
-            "is_peft_available",
-        )
-    ),
-    ("transformers.modeling_utils", "Conv1D", "transformers.pytorch_utils:Conv1D"),
-    ("transformers.tokenization_utils", "TensorType", "transformers.utils:TensorType"),
     ("transformers", "AutoModelForVision2Seq", "transformers:AutoModelForImageTextToText"),
     *(
         ("transformers", f"{name}FeatureExtractor", f"transformers:{name}ImageProcessor")
@@ -100,10 +75,6 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         lambda: _images_then_text,
     ),
     ("transformers.processing_utils", "CommonKwargs", lambda: _CommonKwargs),
-    *(
-        ("transformers.tokenization_utils", name, f"transformers.tokenization_utils_base:{name}")
-        for name in ("PaddingStrategy", "PreTokenizedInput", "TextInput", "TruncationStrategy")
-    ),
     *(
         (modeling(name), f"{name}VisionTransformer", f"{modeling(name)}:{name}VisionModel")
         for name in _ONE_CLASS
@@ -162,6 +133,10 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
 )
 
+#: Where transformers has what several models share, and a line that defines a name there.
+_SHARED = ("*.py", "utils/*.py", "generation/*.py", "integrations/*.py")
+_DEFINES = r"^(?:class|def) {name}\b|^{name}(?:: [^=]+)? = |^    from \S+ import .*\b{name}\b"
+
 #: Modules that moved, and where they are now.
 MOVED_MODULES = {"transformers.deepspeed": "transformers.integrations.deepspeed"}
 
@@ -179,6 +154,48 @@ def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any
         return
     new_module, _, new_name = there.partition(":")
     setattr(module, name, getattr(importlib.import_module(new_module), new_name))
+
+
+def import_moved(importing: Any) -> Any:
+    """An ``__import__`` that finds a name of transformers where it is now, under its own name.
+
+    A model's own modules are asked for what its other modules had, and else what all share.
+    """
+
+    @wraps(importing)
+    def find_and_import(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        if fromlist and not level and name.partition(".")[0] == "transformers":
+            for wanted in set(fromlist) - {"*"}:
+                _find_moved(name, wanted)
+        return importing(name, globals, locals, fromlist, level)
+
+    return find_and_import
+
+
+def _find_moved(module_name: str, wanted: str) -> None:
+    """Put a name into a module of transformers that has it no more, if another one has it."""
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError:
+        return
+    with suppress(AttributeError, ImportError, RuntimeError):
+        getattr(module, wanted)
+        return
+    folder = Path(transformers.__file__).parent
+    own = [f"{'/'.join(module_name.split('.')[1:-1])}/*.py"] * module_name.count(".models.")
+    defines = re.compile(_DEFINES.format(name=re.escape(wanted)), re.MULTILINE)
+    for file in (each for place in [*own, *_SHARED] for each in sorted(folder.glob(place))):
+        if file.name.startswith(("__", "dummy_")):
+            continue
+        if not defines.search(file.read_text(encoding="utf-8", errors="ignore")):
+            continue
+        there = ".".join(("transformers", *file.relative_to(folder).with_suffix("").parts))
+        with suppress(ImportError, AttributeError):
+            setattr(module, wanted, getattr(importlib.import_module(there), wanted))
+            note_bridge(f"{module_name}.{wanted}")
+            return
 
 
 def _no_init_weights(_enable: bool = True) -> AbstractContextManager[None]:

@@ -366,6 +366,7 @@ def test_rows_that_a_tower_joins_before_its_projector_are_told(named) -> None:
     told = "vision makes one of several rows before vision.project reads them"
     said = [text for text in run.record.get("doubts", []) if text.startswith(told)]
     assert len(said) == (not named)
+    assert named or ", or the last of them, vision." in said[0]
     assert not Probe(module, named=named).layers(inputs).record.get("doubts")
 
 
