@@ -32,10 +32,18 @@ class ClassRows:
     def watch(self, encoder: nn.Module) -> Iterator[RemovableHandle]:
         """Hooks on the first block and convolution; without blocks the latter tells it."""
         cuts = (m for m in encoder.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
-        if (block := _first_block(encoder)) is not None:
+        if (block := next(iter(blocks_of(encoder).values()), None)) is not None:
             yield before_call(block, self._enter)
         if (first := next(cuts, None)) is not None:
             yield after_call(first, self._cut if block is None else self._count_patches)
+
+    def is_of_one(self, states: list[Any], encoder: nn.Module) -> bool:
+        """Whether each of several states holds all rows of the blocks: they are its layers'."""
+        alike = [each for each in states if isinstance(each, Tensor) and each.dim() > 2]
+        rows = {each[..., 0].numel() for each in alike}
+        whole = [{self._since - count * len(alike[0])} for count in (0, self.count) if alike]
+        layers = len(blocks_of(encoder))
+        return len(alike) == len(states) in (layers, layers + 1) and rows in whole
 
     def since_last(self) -> tuple[int, Tensor | None]:
         """How many rows entered since the encoder returned last, and which of them a mask hides."""
@@ -101,21 +109,12 @@ class ClassRows:
         self._since = self._of_image * len(patches)
 
 
-def last_block(encoder: nn.Module) -> str:
-    """The name inside an encoder of the last of its blocks; "" where it has none."""
-    name, blocks = _blocks(encoder)
-    return ".".join(filter(None, (name, *[key for key, _ in blocks.named_children()][-1:])))
-
-
-def _first_block(encoder: nn.Module) -> nn.Module | None:
-    return next(_blocks(encoder)[1].children(), None)
-
-
-def _blocks(encoder: nn.Module) -> tuple[str, nn.Module]:
-    """The largest list of modules of one class, and its name; an empty one where there is none."""
+def blocks_of(encoder: nn.Module) -> dict[str, nn.Module]:
+    """The blocks of an encoder by their names in it: the largest list of modules of one class."""
     lists = [
         (name, module)
         for name, module in encoder.named_modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(set(map(type, module))) == 1
     ]
-    return max(lists, key=lambda each: size_of(each[1]), default=("", nn.ModuleList()))
+    holder, found = max(lists, key=lambda each: size_of(each[1]), default=("", nn.ModuleList()))
+    return {".".join(filter(None, (holder, key))): block for key, block in found.named_children()}

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.failures import is_native
 from normprobe.hooks import in_full_precision, on_call, on_call_as_given
-from normprobe.model.class_rows import ClassRows, last_block
+from normprobe.model.class_rows import ClassRows, blocks_of
 from normprobe.model.find.parts import PROJECTS_SOUND, Parts
 from normprobe.model.handed_rows import SAME_ROW, cosines, enter_among
 from normprobe.model.stage_norms import StageNorms
@@ -99,7 +99,8 @@ class VisionStages:
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_read = 0  # by a projector inside the encoder
         self._of_no_norm = 0  # their size, where the encoder has no norm of it
-        self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
+        self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int, Tensor | None]] = []
+        self._of_last_layer: Tensor | None = None  # of a list of what all layers left (MolmoAct)
         self._which: int | None = None  # of several states that the encoder returns
         self._of_several = 0  # states that the projector was given side by side
         self.rows_given = 0  # of all states that the projector was given (Ola's are two)
@@ -261,8 +262,8 @@ class VisionStages:
     def _or_last(self) -> str:
         """What else can be named: where layers are walked, nothing that holds them runs."""
         tower = self._parts.vision_encoder
-        last = last_block(tower.module) if tower is not None else ""
-        return f", or the last of them, {tower.name}.{last}" if tower is not None and last else ""
+        names = [*blocks_of(tower.module)] if tower is not None else []
+        return f", or the last of them, {tower.name}.{names[-1]}" if tower and names else ""
 
     @in_full_precision
     def calls_beside(self, visual: Tensor) -> tuple[int, int]:
@@ -357,6 +358,9 @@ class VisionStages:
     def _handed_over(self, output: Any) -> list[Tensor]:
         if isinstance(output, list):
             self._note_scales(output)
+            assert self._parts.vision_encoder is not None
+            if self._classes.is_of_one(output, self._parts.vision_encoder.module):
+                self._of_last_layer = output[-1]
         return returned_states(output)
 
     def _note_scales(self, states: Sequence[Any]) -> None:
@@ -372,8 +376,9 @@ class VisionStages:
         self._of_tower = max(self._of_tower, len(states))
         self._of_encoder |= [state.shape for state in states].count(states[0].shape) > 1
         rows_of_blocks, hidden = self._classes.since_last()
-        self._waiting.append((states, {**arguments, HIDDEN_ROWS: hidden}, rows_of_blocks))
-        if len(states) == 1 or self._parts.projector is None:
+        last, self._of_last_layer = self._of_last_layer, None
+        self._waiting.append((states, {**arguments, HIDDEN_ROWS: hidden}, rows_of_blocks, last))
+        if (len(states) == 1 and last is None) or self._parts.projector is None:
             self._settle(None)
 
     def _settle(self, entered: Tensor | None) -> None:
@@ -381,8 +386,15 @@ class VisionStages:
         waiting, self._waiting = self._waiting, []
         if waiting and self._which is None:
             self._which = self._place_of_tokens([states for states, *_ in waiting], entered)
-        for states, arguments, rows_of_blocks in waiting:
-            state = states[self._which or 0]
+        of_last = [last for *_, last in waiting if last is not None]
+        # Levels one behind the other enter the projector all (WeMM); else the last counts.
+        levels = entered is not None and all(
+            entered.shape[-1] == last.shape[-1]
+            and entered[..., 0].numel() > sum(each[..., 0].numel() for each in of_last)
+            for last in of_last
+        )
+        for states, arguments, rows_of_blocks, last in waiting:
+            state = states[self._which or 0] if last is None or levels else last
             self._classes.compare(state, rows_of_blocks)
             self._encoded(state, arguments)
 

@@ -407,6 +407,41 @@ def test_no_patch_of_several_layers_is_a_class_row(named: dict[str, str]) -> Non
     assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
+class AllLayers(Eye):
+    """As MolmoAct's: it hands over a list of what each of its layers leaves."""
+
+    whole = True
+
+    def forward(self, image: torch.Tensor) -> list[torch.Tensor]:
+        x = self.cut(image).flatten(2).transpose(1, 2)
+        x, handed = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1), []
+        for block in self.blocks:
+            x = block(x)
+            handed.append(x if self.whole else x[:, 1:])
+        return handed
+
+
+class OfAllLayers(Pooling):
+    def squares(self, image: torch.Tensor) -> torch.Tensor:
+        return self.vision(image)[-1][:, -4:]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
+def test_of_a_list_of_all_layers_states_the_last_is_the_encoder_s(
+    named: dict[str, str], whole: bool
+) -> None:
+    module = made(OfAllLayers)
+    module.vision, module.connector = AllLayers(), nn.Linear(24, 32)
+    module.vision.whole = whole
+    run = Probe(module, named=named).interface({"tokens": IDS, "image": SEEN})
+    found = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    assert found.loc[schema.VISUAL, "tokens"] == norms.size
+    assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
 class Lines(nn.Module):
     """As Tarsier's: reads the last of several states, and ends each picture with a learned row."""
 
