@@ -320,9 +320,11 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
         return NormprobeError(failed.problem, failed.remedy + others)
     if is_own:
         version = other_version(version_of(model))
+        unset = re.search(r"attention\w*( implementation)? None\b", what, re.IGNORECASE)
+        said = "say which attention runs: add --attn-implementation sdpa, or eager; else "
         return NormprobeError(
             f"the code of {name} fails on these inputs: {what}{_place(error)}",
-            f"{_OTHERS}; if they fit: {version}",
+            f"{said if unset else ''}{_OTHERS}; if they fit: {version}",
         )
     check = f"hold them against what its forward takes, or {_OTHERS}; what it asks beside, as code "
     check += "of a training does, a forward(model, **inputs) in that file can pass by"

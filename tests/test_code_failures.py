@@ -521,6 +521,19 @@ def test_a_part_of_transformers_that_is_called_in_an_older_way_is_of_another_ver
         run_until(Calling(), {"x": torch.ones(1)})
 
 
+def test_an_attention_that_nothing_says_is_told_with_its_option() -> None:
+    """MolmoAct's parts read theirs from a config that has none."""
+
+    class Asking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise NotImplementedError("Attention implementation None not supported")
+
+    Asking.__module__ = "transformers_modules.team.modeling"
+    with pytest.raises(NormprobeError, match="fails on these inputs") as raised:
+        run_until(Asking(), {"x": torch.ones(1)})
+    assert raised.value.remedy.startswith("say which attention runs: add --attn-implementation")
+
+
 def test_an_attribute_that_a_bridge_looks_for_is_the_models() -> None:
     class Bridged(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -195,6 +195,13 @@ def read_inputs_file(path: str | Path) -> InputsFile:
             f"--inputs: {path} defines none of the names that are looked for",
             "define some of: " + ", ".join(_NAMES),
         )
+    for name, value in found.keywords.items():
+        if hasattr(value, "named_parameters") or hasattr(value, "is_meta"):  # a module, a tensor
+            raise NormprobeError(
+                f"--inputs: keywords of {path} hold a {type(value).__name__} as {name}: all builds "
+                "of the model would share it",
+                "leave it to its class, or put it in its place in prepare(model, processor)",
+            )
     record = {"path": str(path), "sha256": sha256(content).hexdigest()}
     lines = content.decode(errors="ignore").splitlines()
     guesses = [number for number, line in enumerate(lines, 1) if _GUESSED.search(line)]

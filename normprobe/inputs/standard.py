@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from inspect import getsource
+from inspect import getsource, signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -217,7 +218,8 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
        transformers documents, with the images inside the messages;
     2. ``processor(text=, images=)`` with lists;
     3. of one sample, ``processor(text=, images=)`` with a text that the template wrote;
-    4. of one sample, ``tokenizer.apply_chat_template`` with the image in its message (GLM-4V).
+    4. of one sample, ``tokenizer.apply_chat_template`` with the image in its message (GLM-4V);
+    5. of one sample, ``processor()`` by its own names for picture and words (X-VLA).
 
     Nothing is known of such code beforehand, so what comes out is looked at: it has to hold the
     prompt, and pixels where a sample has an image. Some templates delete an image placeholder, and
@@ -231,6 +233,7 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
         ("processor(text=, images=)", build_standard),
         ("processor(text=, images=) of one text", _of_one_text),
         ("apply_chat_template of its tokenizer", _by_tokenizer),
+        ("processor() by its own names", _by_own_names),
     ):
         try:
             inputs = BatchFeature(arrays_as_tensors(dict(way(processor, samples, system))))
@@ -275,6 +278,27 @@ def _of_one_text(processor: Any, samples: Sequence[Sample], system: str | None) 
     else:
         (text,), _ = prompts(processor, samples, system)
     return dict(processor(text=text, images=images or None, return_tensors="pt"))
+
+
+def _by_own_names(processor: Any, samples: Sequence[Sample], system: str | None) -> dict[str, Any]:
+    """A processor that calls picture and words otherwise, and writes what stands around them."""
+    if len(samples) > 1 or not is_multimodal(processor):
+        raise ValueError("that takes one sample, and a processor with a tokenizer")
+    refuse_system(processor, system)
+    (sample,) = samples
+    takes = [name for name in signature(processor.__call__).parameters if name not in _USUAL]
+    words = next((name for name in takes if _WORDS.search(name)), None)
+    pictures = next((name for name in ("images", *takes) if _PICTURES.search(name)), None)
+    if words is None or pictures is None:
+        raise ValueError(f"{type(processor).__name__} takes no words by another name")
+    sample.require_one_turn()
+    return dict(processor(**{pictures: [*sample.images] or None, words: "".join(sample.texts)}))
+
+
+#: Names of arguments by which processors of transformers are called.
+_USUAL = ("text", "images", "videos", "audio")
+_WORDS = re.compile(r"instruction|question|query|prompt|^text")
+_PICTURES = re.compile(r"^(?!.*(token|size|num|mask)).*(image|img|picture)")
 
 
 def reads_messages(processor: Any) -> bool:

@@ -59,6 +59,7 @@ class MeasuredModel:
         self.token_text = token_text
         self._parts_seen = False
         self.same_axes = False  # whether layer 1 gets one position on all axes of its rotary table
+        self.counted = False  # whether it gets positions that count rows one by one
         self._provenance = Provenance(self)
         self._structural = StructuralStates(self, self._provenance)
         self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
@@ -216,10 +217,13 @@ class MeasuredModel:
         return self._last_watched[1:]
 
     def _see_positions(self, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Whether layer 1 gets positions on three axes that are all the same."""
+        """Whether layer 1 gets positions on three axes that are all the same, or plain ones."""
         given = kwargs.get("position_ids")
         if isinstance(given, Tensor) and given.dim() == 3 and len(given) == _AXES:
             self.same_axes = bool((given == given[:1]).all())
+        if isinstance(given, Tensor) and given.dim() == 2:
+            rows = torch.arange(given.shape[1], device=given.device)
+            self.counted = bool((given - given[:, :1] == rows).all())
 
     def take(self, parts: Parts) -> None:
         """Go on with other parts."""

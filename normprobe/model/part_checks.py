@@ -312,6 +312,14 @@ def _doubt_positions(model: MeasuredModel) -> None:
             "its generate() may ask for rows and columns of pictures: to pass them, forward(model, "
             "**inputs) of an --inputs file calls model(position_ids=..., **inputs)"
         )
+    config = getattr(model.model, "config", None)
+    asked = getattr(config, "rope_pos_id_version", None)
+    if model.counted and asked not in (None, "default"):  # V2PE, whose chat() makes them
+        model.add_doubt(
+            f"config.json names positions of its own for pictures, rope_pos_id_version {asked}, "
+            "and rows are counted one by one: to pass them, forward(model, **inputs) of an "
+            "--inputs file calls model(position_ids=..., **inputs)"
+        )
 
 
 def _doubt_two_branches(model: MeasuredModel, batch: MeasuredBatch) -> None:

@@ -31,6 +31,7 @@ from transformers import (
     AutoConfig,
     AutoTokenizer,
     DynamicCache,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
@@ -55,6 +56,7 @@ from normprobe.remote_code_bridges.configs import (
     bridge_spread,
     bridge_token_of_config,
     bridge_unset_rope,
+    bridge_validation,
     fields_that_may_be,
     init_as_written,
     register_if_free,
@@ -81,6 +83,7 @@ from normprobe.remote_code_bridges.model_classes import (
     bridge_generation,
     bridge_kept_modules,
     bridge_model_attributes,
+    bridge_no_head,
     bridge_post_init,
     bridge_resizing,
     bridge_tie_weights,
@@ -101,7 +104,9 @@ from normprobe.remote_code_bridges.noted import BRIDGED, note_bridge, noting
 from normprobe.remote_code_bridges.processors import (
     bridge_class_token,
     bridge_listed_parts,
+    bridge_optional_parts,
     bridge_processor_parts,
+    bridge_token_kinds,
     tokenizer_as_written,
     unasked_for_folders,
 )
@@ -159,6 +164,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     bridge_spread(PretrainedConfig)
     bridge_unset_rope(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
+    bridge_optional_parts(ProcessorMixin)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
     warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
     before, level = set(sys.modules), transformers_logging.get_verbosity()
@@ -212,6 +218,7 @@ def _bridge_class(foreign: type) -> None:
             if issubclass(foreign, PreTrainedModel):
                 bridge_flash_keyword(foreign)
                 bridge_place_keyword(foreign)
+                bridge_no_head(foreign)
             if issubclass(foreign, PreTrainedModel) and not is_line_5():
                 bridge_class_attributes(foreign)
                 bridge_kept_modules(foreign)
@@ -229,11 +236,14 @@ def _bridge_class(foreign: type) -> None:
                     bridge_derived_names(foreign)
             elif issubclass(foreign, ProcessorMixin):
                 bridge_class_token(foreign)
+                bridge_token_kinds(foreign)
                 bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
                 bridge_rope_scaling(foreign)
                 bridge_config_defaults(foreign)
                 bridge_composition(foreign)
+            elif issubclass(foreign, GenerationConfig):
+                bridge_validation(foreign)
             else:
                 return
             if issubclass(foreign, PreTrainedModel):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import wraps
-from inspect import get_annotations, unwrap
+from inspect import get_annotations, signature, unwrap
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from transformers import (
     configuration_utils,
 )
 
-from normprobe.remote_code_bridges.noted import note_bridge, noting
+from normprobe.remote_code_bridges.noted import note_bridge, noting, takes_keywords
 from normprobe.versions import is_line_5
 
 _REGISTER = AutoConfig.register
@@ -23,22 +23,39 @@ _WRAP_INIT = getattr(configuration_utils, "wrap_init_to_accept_kwargs", None)
 
 #: What a config held that did not say otherwise, of what is no longer there.
 _CONFIG_DEFAULTS: dict[str, Any] = {
+    "_attn_implementation_autoset": False,
     "add_cross_attention": False,
     "bos_token_id": None,
     "cross_attention_hidden_size": None,
     "decoder_start_token_id": None,
     "eos_token_id": None,
+    "finetuning_task": None,
     "is_decoder": False,
     "pad_token_id": None,
+    "prefix": None,
     "pruned_heads": {},
     "sep_token_id": None,
+    "task_specific_params": None,
     "tie_encoder_decoder": False,
     "tie_word_embeddings": True,
     "torchscript": False,
 }
 
 #: Likewise, but what transformers refuses to save in a config: there only while its model is made.
-_GENERATION_DEFAULTS = {"max_length": 20}
+_GENERATION_DEFAULTS: dict[str, Any] = {
+    "max_length": 20,
+    **dict.fromkeys(("min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences"), 1),
+    **dict.fromkeys(("temperature", "top_p", "typical_p"), 1.0),
+    **dict.fromkeys(("repetition_penalty", "length_penalty"), 1.0),
+    **dict.fromkeys(("do_sample", "early_stopping", "output_scores"), False),
+    **dict.fromkeys(("return_dict_in_generate", "remove_invalid_values"), False),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"), None),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), None),
+    "exponential_decay_length_penalty": None,
+    "diversity_penalty": 0.0,
+    "top_k": 50,
+}
 
 #: Where a config keeps those of its file.
 _GIVEN = "_normprobe_given"
@@ -201,6 +218,20 @@ def bridge_config_defaults(config_class: Any) -> None:
         return there[name]
 
     config_class.__getattr__ = missing
+
+
+def bridge_validation(config_class: Any) -> None:
+    """How an answer is written is checked with more said than older code takes (Dream-VL)."""
+    check = vars(config_class).get("validate")
+    if check is None or takes_keywords(check):
+        return
+
+    @wraps(check)
+    def check_what_it_takes(self: Any, *arguments: Any, **named: Any) -> Any:
+        taken = signature(check).parameters
+        return check(self, *arguments, **{k: v for k, v in named.items() if k in taken})
+
+    config_class.validate = check_what_it_takes
 
 
 def bridge_composition(config_class: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normprobe.remote_code_bridges.noted import in_place_of, note_bridge
+from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, takes_keywords
 from normprobe.versions import is_line_5
 
 #: Whose layers are called by copies of what ran them.
@@ -246,8 +246,3 @@ def bridge_alone(distributed: Any) -> None:
                 return _ask(*group, **options)
             note_bridge("torch.distributed")
             return _alone
-
-
-def takes_keywords(function: Any) -> bool:
-    """Whether a function takes keywords of any name."""
-    return any(p.kind is p.VAR_KEYWORD for p in signature(function).parameters.values())

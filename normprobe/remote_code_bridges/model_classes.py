@@ -13,8 +13,7 @@ from transformers import (
 )
 
 from normprobe.remote_code_bridges.configs import bridge_rotary_modules
-from normprobe.remote_code_bridges.layers import takes_keywords
-from normprobe.remote_code_bridges.noted import BRIDGED, in_place_of, note_bridge
+from normprobe.remote_code_bridges.noted import BRIDGED, in_place_of, note_bridge, takes_keywords
 
 auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
@@ -209,6 +208,23 @@ def bridge_buffers(model_class: Any) -> None:
                     tensor.zero_()
 
     model_class._move_missing_keys_from_meta_to_device = move_and_keep
+
+
+def bridge_no_head(model_class: Any) -> None:
+    """Code that names a head of which its model holds none had no ties asked of it (X-VLA)."""
+    head = vars(model_class).get("get_output_embeddings")
+    if head is None:
+        return
+
+    @wraps(head)
+    def head_if_there(self: Any) -> Any:
+        try:
+            return head(self)
+        except AttributeError:
+            note_bridge("get_output_embeddings")
+            return None
+
+    model_class.get_output_embeddings = head_if_there
 
 
 def bridge_generation(model_class: Any) -> None:

@@ -75,6 +75,11 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         lambda: _images_then_text,
     ),
     ("transformers.processing_utils", "CommonKwargs", lambda: _CommonKwargs),
+    (
+        "transformers.models.paligemma.processing_paligemma",
+        "make_batched_images",
+        "transformers.image_utils:make_flat_list_of_images",
+    ),
     *(
         (modeling(name), f"{name}VisionTransformer", f"{modeling(name)}:{name}VisionModel")
         for name in _ONE_CLASS

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 #: Marks a class that has its bridges, and holds the names of those it needed when it came.
@@ -15,6 +16,11 @@ def note_bridge(name: str) -> None:
     """Say once, to the innermost ``foreign_code``, that a bridge was needed."""
     if noting and name not in noting[-1]:
         noting[-1].append(name)
+
+
+def takes_keywords(function: Any) -> bool:
+    """Whether a function takes keywords of any name."""
+    return any(p.kind is p.VAR_KEYWORD for p in signature(function).parameters.values())
 
 
 def in_place_of(holder: Any, name: str) -> Callable[[Callable[..., Any]], Any]:

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
-from inspect import signature
+from inspect import getsource, signature
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +13,8 @@ from packaging.version import InvalidVersion, Version
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers.utils.hub import cached_file
 
-from normprobe.remote_code_bridges.noted import note_bridge
+from normprobe.remote_code_bridges.noted import in_place_of, note_bridge
+from normprobe.versions import is_line_5
 
 tokenization_auto = importlib.import_module("transformers.models.auto.tokenization_auto")
 
@@ -104,6 +105,50 @@ def bridge_class_token(processor_class: Any) -> None:
         return process(self, *arguments, **options)
 
     processor_class.__call__ = count_and_process
+
+
+def bridge_optional_parts(base: Any) -> None:
+    """What a class listed as optional was set as it was given; now other keywords are refused."""
+    make = base.__init__
+
+    @in_place_of(base, "__init__")
+    def make_and_set(self: Any, *arguments: Any, **given: Any) -> None:
+        listed = vars(type(self)).get("optional_attributes", ()) if is_line_5() else ()
+        own = {name: given.pop(name) for name in listed if name in given and name not in _KNOWN}
+        make(self, *arguments, **given)
+        for name, value in own.items():
+            note_bridge("optional_attributes")
+            setattr(self, name, value)
+
+
+#: What processors of transformers take beside their parts.
+_KNOWN = ("chat_template", "audio_tokenizer")
+
+
+def bridge_token_kinds(processor_class: Any) -> None:
+    """A processor hands on all that a native one takes for texts; kinds of tokens are new to it.
+
+    And it looks for what all its parts take by a name that went (MolmoAct).
+    """
+    merge, new, went = processor_class._merge_kwargs, "return_mm_token_type_ids", "common_kwargs"
+    written = ""
+    with suppress(OSError, TypeError):
+        written = getsource(processor_class)
+    if new in written:
+        return
+
+    @wraps(merge)
+    def merge_as_written(self: Any, *arguments: Any, **named: Any) -> Any:
+        merged = merge(self, *arguments, **named)
+        if merged.get("text_kwargs", {}).pop(new, None) is not None:
+            note_bridge(new)
+        if went in written and went not in merged:
+            note_bridge(went)
+            told = "return_tensors"
+            merged[went] = {told: named[told]} if told in named else {}
+        return merged
+
+    processor_class._merge_kwargs = merge_as_written
 
 
 def _written_for(processor: Any) -> Version:

@@ -332,6 +332,30 @@ def test_a_processor_of_one_text_is_called_so(specimen_processor, samples):
         build_documented(own, samples[:2], None)
 
 
+class OfOwnNames(LlavaProcessor):
+    """As X-VLA's: picture and words have names of their own, and no placeholder stands in them."""
+
+    def __call__(self, images=None, language_instruction=None):
+        if language_instruction is None:
+            raise TypeError("no instruction")
+        turn = f"{self.image_token} {language_instruction} <end>"
+        return super().__call__(images=images, text=turn, return_tensors="pt")
+
+
+def test_a_processor_with_names_of_its_own_is_called_by_them(specimen_processor, samples):
+    own = copy.copy(specimen_processor)
+    own.__class__, own.chat_template = OfOwnNames, None
+    made = build_documented(own, samples[:1], None)
+    turn = f"{own.image_token} {samples[0].prompt} <end>"
+    expected = specimen_processor(images=samples[0].image, text=turn, return_tensors="pt")
+    for name in ("input_ids", "pixel_values"):
+        assert torch.equal(made[name], expected[name])
+    with pytest.raises(ValueError, match="by its own names: that takes one sample"):
+        build_documented(own, samples[:2], None)
+    with pytest.raises(NormprobeError, match="system"):
+        build_documented(own, samples[:1], "Be brief.")
+
+
 class OfNoClass:
     """As LLaVA-OneVision-2's processor: of no class of transformers, and it reads pictures."""
 

@@ -213,6 +213,15 @@ def build(model, processor, samples, system):
 """
 
 
+@pytest.mark.parametrize("value", ["Linear(2, 2)", "Linear(2, 2).weight"])
+def test_keywords_hold_no_module_and_no_tensor(value, tmp_path):
+    """It would be part of each build, and one of them would leave it without its buffers."""
+    file = tmp_path / "mine.py"
+    file.write_text(f"from torch.nn import Linear\nkeywords = {{'language_model': {value}}}\n")
+    with pytest.raises(NormprobeError, match=r"keywords of .* as language_model: all builds"):
+        read_inputs_file(file)
+
+
 def test_lines_that_are_guesses_still_are_told(tmp_path):
     """Of what makes inputs; what was imported is seen to be there."""
     path = tmp_path / "begun.py"

@@ -9,7 +9,7 @@ from support.plain_modules import EYE, Eye, Plain, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
 from torch import nn
-from transformers import Qwen2VLForConditionalGeneration
+from transformers import LlavaForConditionalGeneration, Qwen2VLForConditionalGeneration
 
 from normprobe import NormprobeError, Probe, find_parts, probe_layers
 from normprobe.model import part_checks
@@ -129,6 +129,33 @@ def test_positions_without_rows_and_columns_are_a_doubt(
     layers[0].register_forward_pre_hook(give, with_kwargs=True)
     told = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs).record.get("doubts", [])
     assert any("the same positions on all axes" in each for each in told) == doubted
+
+
+@pytest.mark.parametrize(
+    ("version", "stride", "doubted"),
+    [("v2pe_fix", 1, True), ("v2pe_fix", 0.5, False), ("default", 1, False), (None, 1, False)],
+)
+def test_positions_that_a_config_asks_for_and_nothing_makes_are_a_doubt(
+    version: str | None, stride: float, doubted: bool
+) -> None:
+    """V2PE makes those of pictures in its chat() alone."""
+    model = tiny_model("llava")
+    inputs = tiny_inputs(model)
+    places = stride * torch.arange(inputs["input_ids"].shape[1])[None]
+    model.config.rope_pos_id_version = version
+    model.__class__ = type("Own", (type(model),), {"forward": of_llava})
+
+    def give(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        return args, {**kwargs, "position_ids": places}
+
+    layers = model.model.language_model.layers
+    layers[0].register_forward_pre_hook(give, with_kwargs=True)
+    told = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs).record.get("doubts", [])
+    assert any("rope_pos_id_version v2pe_fix" in each for each in told) == doubted
+
+
+def of_llava(self: Any, **inputs: Any) -> Any:
+    return LlavaForConditionalGeneration.forward(self, **inputs)
 
 
 def of_its_own(self: Any, **inputs: Any) -> Any:

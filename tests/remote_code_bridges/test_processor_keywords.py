@@ -1,0 +1,90 @@
+"""What processors of older code are given, and give on, against what they expect."""
+
+from typing import Any, ClassVar
+
+import pytest
+from support.remote_code.tokenizer import byte_tokenizer
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers.processing_utils import ProcessingKwargs
+
+from normprobe import remote_code_bridges
+from normprobe.versions import is_line_5
+
+
+class KwargsOfSomebody(ProcessingKwargs, total=False):
+    _defaults = {"text_kwargs": {"return_mm_token_type_ids": False, "padding": False}}  # noqa: RUF012
+
+
+class OlderProcessor(ProcessorMixin):
+    """As SpatialVLA's and MolmoAct's: it hands on what is made of all keywords."""
+
+    attributes: ClassVar = ["tokenizer"]
+    optional_attributes: ClassVar = ["chat_template", "turns"]
+    tokenizer_class = "PreTrainedTokenizerFast"
+
+    def __init__(self, tokenizer: Any = None, turns: str = "", **more: Any) -> None:
+        super().__init__(tokenizer, turns=turns, **more)
+
+    def __call__(self, text: str, **more: Any) -> Any:
+        init = self.tokenizer.init_kwargs
+        made = self._merge_kwargs(KwargsOfSomebody, tokenizer_init_kwargs=init, **more)
+        made["text_kwargs"].pop("return_tensors", None)
+        kind = made["common_kwargs"].get("return_tensors")
+        return self.tokenizer(self.turns + text, return_tensors=kind, **made["text_kwargs"])
+
+
+def test_a_processor_gets_what_its_transformers_gave_it() -> None:
+    needed: list[str] = []
+    with remote_code_bridges.foreign_code(True, needed):
+        remote_code_bridges._bridge_class(OlderProcessor)
+        processor = OlderProcessor(byte_tokenizer((), None), turns="Q: ")
+        ids = processor("why?", return_tensors="np")["input_ids"]
+    assert processor.tokenizer.decode(ids[0]) == "Q: why?"
+    assert "return_mm_token_type_ids" in needed
+    assert {"optional_attributes", "common_kwargs"} <= set(needed) or not is_line_5()
+
+
+class CheckedOfSomebody(GenerationConfig):
+    """As Dream's."""
+
+    def validate(self, is_init: bool = False) -> None:
+        self.checked = is_init
+
+
+def test_settings_of_an_answer_are_checked_as_their_code_checks_them() -> None:
+    remote_code_bridges._bridge_class(CheckedOfSomebody)
+    settings = CheckedOfSomebody()
+    settings.validate(user_set_attributes={"top_k"})
+    assert settings.checked is False
+
+
+class HeadlessOfSomebody(PreTrainedModel):
+    """As X-VLA's, which takes the head away that its class names."""
+
+    config_class = PretrainedConfig
+
+    def get_output_embeddings(self) -> Any:
+        return self.lm_head
+
+
+def test_a_head_that_a_model_lacks_is_none() -> None:
+    needed: list[str] = []
+    with remote_code_bridges.foreign_code(True, needed):
+        remote_code_bridges._bridge_class(HeadlessOfSomebody)
+        assert HeadlessOfSomebody(PretrainedConfig()).get_output_embeddings() is None
+    assert "get_output_embeddings" in needed
+
+
+@pytest.mark.skipif(not is_line_5(), reason="4.57 has them")
+@pytest.mark.parametrize(
+    ("name", "value"), [("forced_bos_token_id", None), ("num_beams", 1), ("top_p", 1.0)]
+)
+def test_settings_of_an_answer_are_in_a_config_while_code_runs(name: str, value: Any) -> None:
+    class AskingConfig(PretrainedConfig):
+        model_type = "asking"
+
+    remote_code_bridges._bridge_class(AskingConfig)
+    config = AskingConfig()
+    with remote_code_bridges.foreign_code(True, []):
+        assert getattr(config, name) == value
+    assert not hasattr(config, name)
