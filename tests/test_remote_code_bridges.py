@@ -1093,6 +1093,32 @@ def test_a_name_that_moved_is_found_under_its_own_name(
     assert f"{module_name}.{name}" in needed
 
 
+@pytest.mark.skipif(not is_line_5(), reason="4.57 reads a list")
+def test_ties_that_a_property_tells_are_taken_from_it() -> None:
+    """MolmoPoint's says by its config which weights are tied."""
+
+    class TellingOfTies(PreTrainedModel):
+        config_class = LlamaConfig
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.table = nn.Embedding(4, 2)
+            self.head = nn.Linear(2, 4, bias=False)
+            self.post_init()
+
+        @property
+        def _tied_weights_keys(self) -> list[str]:
+            return ["head.weight"]
+
+        def get_input_embeddings(self) -> nn.Module:
+            return self.table
+
+    with remote_code_bridges.foreign_code(True, []):
+        remote_code_bridges._bridge_class(TellingOfTies)
+        model = TellingOfTies(LlamaConfig(tie_word_embeddings=True))
+    assert model.all_tied_weights_keys == {"head.weight": "table.weight"}
+
+
 def test_a_name_that_nothing_has_is_missed_as_ever() -> None:
     """And one of another model's is not taken: it may do another thing."""
     import_code = "from transformers.models.clip.modeling_clip import {}"

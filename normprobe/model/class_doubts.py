@@ -119,6 +119,32 @@ def _writes(model: nn.Module) -> bool:
     )
 
 
+#: What a method takes that writes an answer into masked places, block by block or all at once.
+_BY_DIFFUSION = re.compile("block_(length|size)|denois|remasking|diffusion|mask_token_id")
+
+
+def diffusion_doubt(model: Any) -> str:
+    """A doubt where an answer is written by diffusion (LLaDA-V, MinerU-Diffusion).
+
+    The prompt is read beside masked places, or by blocks; its forward reads it alone.
+    """
+    if is_native(model):
+        return ""
+    for kind in type(model).__mro__:
+        if kind.__module__.startswith(("transformers.", "torch.", "builtins")):
+            continue
+        for name, method in vars(kind).items():
+            if "generate" in name and isfunction(method):
+                takes = _BY_DIFFUSION.search(" ".join([name, *signature(method).parameters]))
+                if takes is not None:
+                    told = f"{type(model).__name__}.{name}() writes answers by diffusion"
+                    return (
+                        f"{told} ({takes[0]}): it may read a prompt by blocks, and reads it beside "
+                        "masked places; measured is the prompt alone, as forward reads it"
+                    )
+    return ""
+
+
 def inputs_doubt(model: Any) -> str:
     """A doubt where a class that writes no text makes inputs by itself (GME, jina-reranker).
 

@@ -45,6 +45,7 @@ from normprobe.remote_code_bridges.attention import (
     bridge_asked_flash_attention,
     bridge_causal_mask,
     bridge_flash_keyword,
+    bridge_mask_keywords,
 )
 from normprobe.remote_code_bridges.composites import bridge_parts, bridge_text_alone
 from normprobe.remote_code_bridges.configs import (
@@ -207,6 +208,7 @@ def _bridge_module(module: ModuleType) -> None:
     bridge_default_rope(module)
     bridge_flash_functions(module)
     bridge_text_alone(module)
+    bridge_mask_keywords(module)
 
 
 def _bridge_class(foreign: type) -> None:

@@ -1,7 +1,8 @@
 """Which attention older code asks for, and how it masks."""
 
 import importlib
-from inspect import getsource
+from functools import wraps
+from inspect import getsource, isfunction, signature
 from typing import Any
 
 from torch import nn
@@ -52,6 +53,29 @@ def bridge_causal_mask(base: Any) -> None:
     for name in ("_use_flash_attention_2", "_use_sdpa"):  # how it was to be made, before
         if not hasattr(base, name):
             setattr(base, name, False)
+
+
+def bridge_mask_keywords(module: Any) -> None:
+    """What makes masks got another name for what it takes, and asks no places of a cache (EO-1)."""
+    for name, make in list(vars(module).items()):
+        if getattr(make, "__module__", "") != "transformers.masking_utils" or not isfunction(make):
+            continue
+        taken = signature(make).parameters
+        if "inputs_embeds" in taken:
+            setattr(module, name, _of_older_names(make, "cache_position" not in taken))
+
+
+def _of_older_names(make: Any, no_places: bool) -> Any:
+    @wraps(make)
+    def make_of_older(*arguments: Any, **named: Any) -> Any:
+        if "input_embeds" in named:
+            note_bridge(f"{make.__name__}(input_embeds=)")
+            named["inputs_embeds"] = named.pop("input_embeds")
+        if no_places:
+            named.pop("cache_position", None)
+        return make(*arguments, **named)
+
+    return make_of_older
 
 
 def bridge_flash_keyword(model_class: Any) -> None:

@@ -144,6 +144,8 @@ def bridge_tied_keys(model: Any) -> None:
         return
     table = model.get_input_embeddings()
     source = next((name for name, module in model.named_modules() if module is table), None)
+    if isinstance(getattr(type(model), "_tied_weights_keys", None), property):  # MolmoPoint
+        type(model)._tied_weights_keys = None  # so that it can be set
     if source is not None and getattr(model.config, "tie_word_embeddings", True):
         note_bridge("_tied_weights_keys")
         weights = [name for name, _ in model.named_parameters(remove_duplicate=False)]

@@ -29,7 +29,7 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.class_doubts import inputs_doubt, other_class_doubt
+from normprobe.model.class_doubts import diffusion_doubt, inputs_doubt, other_class_doubt
 from normprobe.model.imported_code import run_setup
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.model_kind import KINDS, auto_class
@@ -487,6 +487,24 @@ def test_a_class_that_writes_no_text_may_make_other_prompts() -> None:
     told = inputs_doubt(Embeds())
     assert told.startswith("Embeds has no head that writes text, and its get_fused_embeddings()")
     assert inputs_doubt(Writes()) == "" == inputs_doubt(tiny_model("llava"))
+
+
+def test_an_answer_by_diffusion_reads_its_prompt_otherwise() -> None:
+    """MinerU-Diffusion reads it by blocks, Dream-VL beside masked places."""
+
+    class Blocks(nn.Module):
+        def generate(self, input_ids: Any, block_length: int = 32) -> None: ...
+
+    class Steps(nn.Module):
+        def diffusion_generate(self, inputs: Any, steps: int = 8) -> None: ...
+
+    class Word(nn.Module):
+        def generate(self, input_ids: Any, max_new_tokens: int = 8) -> None: ...
+
+    for kind in (Blocks, Steps):
+        told = diffusion_doubt(kind())
+        assert told.startswith(f"{kind.__name__}.") and "writes answers by diffusion" in told
+    assert diffusion_doubt(Word()) == "" == diffusion_doubt(tiny_model("llava"))
 
 
 def test_setup_goes_before_the_code_that_it_mends(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
@@ -179,6 +179,9 @@ def _watched(model: Any) -> Iterator[None]:
             given[_IDS] = given.pop("inputs")
         held = {name for name, value in given.items() if any(True for _ in tensors(value))}
         if _IDS in held and held <= set(takes):  # else pixels in a list might go unseen
+            if generate is not None and _prepares(model):
+                with suppress(Exception):  # what forward gets of it, if it gets so far (CXRMate-2)
+                    generate(*args, **kwargs)
             raise _Caught({name: value for name, value in given.items() if name in takes})
         return generate(*args, **kwargs) if generate else None
 
@@ -190,6 +193,13 @@ def _watched(model: Any) -> Iterator[None]:
         for name in ("forward", "generate"):
             vars(model).pop(name, None)
         vars(model).update(own)
+
+
+def _prepares(model: Any) -> bool:
+    """Whether code of its own makes what its forward gets of what ``generate`` gets."""
+    name = "prepare_inputs_for_generation"
+    kinds = (kind for kind in type(model).__mro__ if name in vars(kind))
+    return not next(kinds, nn.Module).__module__.startswith(("torch.", "transformers."))
 
 
 @wraps(DataLoader.__init__)

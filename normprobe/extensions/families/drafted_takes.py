@@ -32,6 +32,9 @@ _OFFERED = ("input_ids", "attention_mask", "pixel_values")  # what `build_by_han
 _OF_SQUARES = (*_OFFERED, "image_flags", VISUAL_MASK)
 #: What some forwards take that neither a picture nor a prompt says, and what will do.
 FILLED = {
+    "cache_position": (
+        'made["cache_position"] = (made["input_ids"][0] * 0 + 1).cumsum(0) - 1  # as generate()'
+    ),
     "labels": 'made["labels"] = made["input_ids"] * 0 - 100  # no word is to be foretold',
     "modalities": 'made["modalities"] = ["image"] * sum(len(s.images) for s in samples)  # a guess',
     "image_flags": 'made["image_flags"] = made["pixel_values"][:, :1, 0, 0] * 0 + 1  # all tiles',

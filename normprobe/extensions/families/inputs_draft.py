@@ -65,6 +65,9 @@ _LACKS = re.compile(r"No module named '(\w+)|needs ([\w, ]+), not installed here
 _SET_UP = "def setup():\n    pass\n"
 _NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
 
+#: Of a forward that takes places of rows by this name.
+_PLACED = re.compile(r"^    cache_position\b", re.MULTILINE)
+
 #: What code of InternVL's kin is given beside pixels: that each square is one.
 _FLAGS = '    "image_flags": "image_flags",\n'
 
@@ -210,6 +213,8 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
         told = _tried(model, path, loading, re.findall(rf'# "(\w+)": NAME,  # {GUESS}', text))
         if not asked and re.search(r"where [\w ]*\blabels\b[\w ]* (is|are) None", told):
             asked = ["labels"]
+        elif not asked and _PLACED.search(text) and "fails on these inputs" in told:
+            asked = ["cache_position"]  # code may go by it, as generate() passes it (MolmoPoint)
         elif not by_hand and "process_images" in text and f"build() of {path} fails" in told:
             by_hand = True  # its package's pixels may be of use to others alone (PAVE)
         elif flagged and _FLAGS in text and not _is_measured(told):

@@ -60,6 +60,21 @@ _BY_INPUTS = """
         pixels = pixels_of_an_image(image)
         return {"input_ids": made.input_ids, "pixel_values": pixels}
 """
+#: Of one whose own code makes what its forward gets of what ``generate`` gets (CXRMate-2).
+_BY_STEPS = """
+    def chat(self, tokenizer, image, question):
+        self.told = self.config.picture_mark
+        ids = tokenizer("<|im_user|>" + question + "<|im_end|>", return_tensors="pt").input_ids
+        self.generate(input_ids=ids, pixel_values=pixels_of_an_image(image))
+
+    def generate(self, input_ids, pixel_values):
+        self(**self.prepare_inputs_for_generation(input_ids, pixel_values=pixel_values))
+
+    def prepare_inputs_for_generation(self, input_ids, pixel_values):
+        marks = torch.full((1, 4), self.config.picture_mark)
+        whole = torch.cat([input_ids[:, :1], marks, input_ids[:, 1:]], 1)
+        return {"input_ids": whole, "pixel_values": pixel_values}
+"""
 _MAKES = """
 
 def pixels_of_an_image(image):
@@ -116,7 +131,7 @@ def answering(repository: Callable[[str], Path], tmp_path: Path) -> Callable[[st
     return made
 
 
-@pytest.mark.parametrize("code", [_BY_PIXELS, _BY_FILE, _BY_INPUTS])
+@pytest.mark.parametrize("code", [_BY_PIXELS, _BY_FILE, _BY_INPUTS, _BY_STEPS])
 def test_what_a_model_is_asked_by_its_own_code_is_measured(
     code: str,
     answering: Callable[[str], Path],

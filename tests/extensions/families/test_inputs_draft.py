@@ -1265,6 +1265,25 @@ _ANSWERS = """
 """
 
 
+def test_places_that_generate_passes_are_filled_in(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MolmoPoint's forward goes by where rows stand, and asks for rows where nothing says it."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "of_places"
+    shutil.copytree(repository("unseen"), folder)
+    code = folder / "modeling_unseen.py"
+    text = code.read_text()
+    head, forward, rest = text.partition("    def forward(self, input_ids")
+    arguments, colon, body = rest.partition("):\n")
+    assert forward and colon
+    asks = "        assert cache_position.tolist() == list(range(input_ids.shape[1]))\n"
+    code.write_text(f"{head}{forward}{arguments}, cache_position=None):\n{asks}{body}")
+    begun = invoke("inputs", folder, "--trust-remote-code", "--write", "begun.py")
+    assert "one sample is measured with it: 4 visual" in begun.stdout, begun.output
+    assert '    made["cache_position"] = ' in Path("begun.py").read_text()
+
+
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_class_is_run_by_its_generate_where_its_forward_does_not_answer(
     trains: bool, repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
