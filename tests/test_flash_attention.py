@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from normprobe.inputs.inputs_file import stand_in
 from normprobe.remote_code_bridges import flash_attention
 from normprobe.remote_code_bridges.flash_attention import (
+    bridge_flash_attention,
     bridge_flash_functions,
+    flash_attention_forward,
     flash_attn_func,
     flash_attn_qkvpacked_func,
     flash_attn_varlen_func,
@@ -45,6 +47,40 @@ def test_attention_is_that_of_pytorch(heads: int, causal: bool) -> None:
     made = flash_attn_func(q, k, v, causal=causal, softmax_scale=0.3)
     torch.testing.assert_close(made, expected(q, k, v, is_causal=causal, scale=0.3))
     torch.testing.assert_close(flash_attn_func(q, k, v), expected(q, k, v))
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_transformers_looks_up_hides_padding_and_what_is_far(
+    causal: bool, window: int | None
+) -> None:
+    """InfiniteVL sets it by itself, whatever is asked for."""
+    q, k, v = states(2, 4, 5, 8), states(2, 2, 5, 8), states(2, 2, 5, 8)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    made, _ = flash_attention_forward(
+        SimpleNamespace(is_causal=causal), q, k, v, mask, scaling=0.3, sliding_window=window
+    )
+    away = torch.arange(5) - torch.arange(5)[:, None]
+    seen = mask.bool()[:, None, None, :] & (away <= 0 if causal else away < 9)
+    seen = seen & (away > -(window or 9))
+    theirs = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=0.3, enable_gqa=True)
+    there = mask.bool()
+    torch.testing.assert_close(made[there], theirs.transpose(1, 2)[there])
+    whole, _ = flash_attention_forward(
+        SimpleNamespace(is_causal=not causal), q, k, v, None, is_causal=causal
+    )
+    expected_whole = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    torch.testing.assert_close(whole, expected_whole.transpose(1, 2))
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_it_is_offered_where_there_is_none(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
+    offered: dict[str, Any] = {}
+    bridge_flash_attention(offered)
+    assert offered == ({} if installed else {"flash_attention_2": flash_attention_forward})
 
 
 def test_the_last_query_sees_all_keys_and_a_window_those_that_are_near() -> None:

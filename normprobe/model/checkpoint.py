@@ -35,7 +35,15 @@ from normprobe.model.config import (
     refuse_original_llava,
 )
 from normprobe.model.gguf import checkpoint_folder, is_gguf
-from normprobe.model.imported_code import absent_code, import_code, register_class, run_setup
+from normprobe.model.imported_code import (
+    absent_code,
+    find_bare_imports,
+    import_bare,
+    import_code,
+    register_class,
+    run_setup,
+    unnamed_class,
+)
 from normprobe.model.model_kind import KINDS, auto_class, is_own_code, kind_of_config
 from normprobe.sandbox import READERS, begin, try_in_sandbox
 from normprobe.specimen import SPECIMEN_DIR
@@ -148,6 +156,7 @@ def open_checkpoint(
     if config_file is not None:
         config_of(config_file)  # a broken one is named before anything is built of it
     bridges: list[str] = []
+    offered = dict[str, str]()
     try:
         if inputs_file.setup is None:
             refuse_original_llava(model, config_file)
@@ -169,6 +178,14 @@ def open_checkpoint(
             if setup is not None:  # it may put back what the code imports (GME)
                 run_setup(setup, inputs_file, raw, trust_remote_code)
             if trust_remote_code:
+                offered = unnamed_class(raw, source, revision)
+                if found := find_bare_imports(source, config_file):
+                    bridges.append(f"{found}, by its bare name")
+                if offered and found and setup is None:
+                    setup = import_bare(offered.popitem()[1])
+                elif offered:
+                    bridges.append("auto_map")
+                    raw["auto_map"] = {**raw["auto_map"], **offered}
                 import_code(raw, source, revision, is_run=inputs_file.forward is not None)
         if _is_bounded(source, trust_remote_code) and config_file is not None:
             build = partial(_build, config_file.parent.absolute(), kind)
@@ -184,6 +201,8 @@ def open_checkpoint(
             )
             if absent or (not trust_remote_code and not is_own_code(config)):
                 config.auto_map = {}  # what setup() imported has it, or it is not to run
+            if offered:
+                config.auto_map = raw["auto_map"]
             config = _that_reads(config)
             config.name_or_path = source  # a class that reads its config by itself leaves it empty
             if not is_own_code(config):

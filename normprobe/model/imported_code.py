@@ -1,8 +1,10 @@
 """Code that comes with a checkpoint, or that setup() of an inputs file imports for it."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import hidden_cause, install, missing_packages, other_version
 from normprobe.inputs.inputs_file import InputsFile
+from normprobe.model.checkpoint_place import cached
 from normprobe.model.config import NoForward
 
 
@@ -45,11 +48,62 @@ def import_code(raw: Mapping[str, Any], source: str, revision: str | None, *, is
             )
 
 
+#: What a file of code imports by a bare name.
+_IMPORTS = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
+
+
+def find_bare_imports(source: str, config_file: Path | None) -> str:
+    """Let code find files beside it that it imports by bare names, as if run where it lies.
+
+    Returns:
+        The first of their names (Ming-flash-omni's); "" where all are imported as of a package.
+    """
+    folder = config_file.parent.absolute() if config_file and Path(source).is_dir() else None
+    codes = {each.stem: each for each in folder.glob("*.py")} if folder else {}
+    texts = (each.read_text(encoding="utf-8", errors="ignore") for each in codes.values())
+    found = sorted({name for text in texts for name in _IMPORTS.findall(text) if name in codes})
+    if found and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return found[0] if found else ""
+
+
+def import_bare(reference: str) -> Callable[[], None]:
+    """Import the file of a class by its bare name, which asks for no more than runs.
+
+    Returns:
+        What does so again, as a ``setup`` of an inputs file.
+    """
+
+    def setup() -> None:
+        import_module(reference.partition(".")[0])
+
+    setup()
+    return setup
+
+
+def unnamed_class(raw: Mapping[str, Any], source: str, revision: str | None) -> dict[str, str]:
+    """What ``auto_map`` lacks: the class that a config names, in the file beside its config's.
+
+    Its page may import that file by itself (Ming).
+    """
+    named = raw.get("auto_map") or {}
+    names = raw.get("architectures")
+    reader, name = named.get("AutoConfig"), names[0] if names else ""
+    if not isinstance(reader, str) or any(key.startswith("AutoModel") for key in named):
+        return {}
+    room = reader.rpartition(".")[0].replace("configuration_", "modeling_")
+    file = cached(source, f"{room}.py", revision)
+    text = file.read_text(encoding="utf-8", errors="ignore") if file else ""
+    holds = name and re.search(rf"^class {re.escape(name)}\(", text, re.MULTILINE)
+    return {"AutoModelForCausalLM": f"{room}.{name}"} if holds else {}
+
+
 def absent_code(raw: Mapping[str, Any], folder: str) -> str:
     """The file of code of its own that a folder names and does not hold; else "" (Xmodel-VLM)."""
     for reference in (raw.get("auto_map") or {}).values() if Path(folder).is_dir() else ():
-        if isinstance(reference, str) and "--" not in reference:
-            file = reference.rpartition(".")[0].replace(".", "/") + ".py"
+        # Without a file nobody reads it (InfiniteVL).
+        if isinstance(reference, str) and "--" not in reference and "." in reference:
+            file: str = reference.rpartition(".")[0].replace(".", "/") + ".py"
             if not (Path(folder) / file).is_file():
                 return file
     return ""

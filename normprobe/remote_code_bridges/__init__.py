@@ -38,6 +38,7 @@ from transformers import (
     configuration_utils,
     dynamic_module_utils,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 from transformers.utils import versions
 
@@ -62,7 +63,10 @@ from normprobe.remote_code_bridges.configs import (
     init_as_written,
     register_if_free,
 )
-from normprobe.remote_code_bridges.flash_attention import bridge_flash_functions
+from normprobe.remote_code_bridges.flash_attention import (
+    bridge_flash_attention,
+    bridge_flash_functions,
+)
 from normprobe.remote_code_bridges.layers import (
     BLOCKS,
     CALLED,
@@ -159,6 +163,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     bridge_resizing(PreTrainedModel)
     bridge_capturing()
     bridge_asked_flash_attention(PreTrainedModel)
+    bridge_flash_attention(ALL_ATTENTION_FUNCTIONS)
     bridge_alone(torch.distributed)
     bridge_cache(DynamicCache)
     bridge_token_of_config(PretrainedConfig)

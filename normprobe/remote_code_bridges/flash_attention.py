@@ -25,11 +25,14 @@ def flash_attn_func(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    *,
+    there: Tensor | None = None,
     **_: Any,
 ) -> Tensor:
     """Attention ``[batch, rows, heads, head size]``; nothing is dropped, for no model is trained.
 
-    The last query sees all keys where causal; several heads may share keys and values.
+    The last query sees all keys where causal; several heads may share keys and values. ``there``:
+    ``[batch, keys]`` bool, those that are no padding, for which flash_attn has packed sequences.
     """
     del dropout_p
     k, v = (each.repeat_interleave(q.shape[2] // each.shape[2], dim=2) for each in (k, v))
@@ -46,6 +49,8 @@ def flash_attn_func(
     hidden = torch.zeros_like(away, dtype=torch.bool)
     hidden |= (away < -left) if left >= 0 else hidden
     hidden |= (away > right) if right >= 0 else hidden
+    if there is not None:
+        hidden = hidden | ~there[:, None, None, :]
     weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1).nan_to_num()
     return torch.einsum("bhqk,bkhd->bqhd", weights.to(v.dtype), v)
 
@@ -109,6 +114,45 @@ def pad_input(rows: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     padded = rows.new_zeros(batch * seqlen, *rows.shape[1:])
     padded[indices] = rows
     return padded.reshape(batch, seqlen, *rows.shape[1:])
+
+
+def flash_attention_forward(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """What transformers looks up as ``flash_attention_2``, for code that sets it by itself.
+
+    States ``[batch, heads, rows, head size]`` in, and ``[batch, rows, heads, head size]`` out. A
+    mask is of padding, ``[batch, keys]``.
+    """
+    left = flash_attn_func(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        softmax_scale=scaling,
+        causal=module.is_causal if is_causal is None else is_causal,
+        window_size=(-1, -1) if sliding_window is None else (sliding_window - 1, -1),
+        softcap=softcap or 0.0,
+        there=None if attention_mask is None else attention_mask.bool(),
+    )
+    return left, None
+
+
+def bridge_flash_attention(offered: Any) -> None:
+    """Code that sets flash attention while it is made finds one where none is installed.
+
+    ``offered``: the functions of transformers, by what a config names (InfiniteVL).
+    """
+    if importlib.util.find_spec("flash_attn") is None:
+        offered["flash_attention_2"] = flash_attention_forward
 
 
 #: What code says of flash_attn where it has it.

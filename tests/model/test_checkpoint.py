@@ -30,7 +30,7 @@ from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.class_doubts import diffusion_doubt, inputs_doubt, other_class_doubt
-from normprobe.model.imported_code import run_setup
+from normprobe.model.imported_code import absent_code, run_setup
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.model_kind import KINDS, auto_class
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
@@ -505,6 +505,61 @@ def test_an_answer_by_diffusion_reads_its_prompt_otherwise() -> None:
         told = diffusion_doubt(kind())
         assert told.startswith(f"{kind.__name__}.") and "writes answers by diffusion" in told
     assert diffusion_doubt(Word()) == "" == diffusion_doubt(tiny_model("llava"))
+
+
+_BARE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+from config_beside_{name} import WIDTH
+
+class Class{name}Config(LlamaConfig):
+    model_type = "bare_{name}"
+
+    def __init__(self, **fields):
+        super().__init__(**{{"hidden_size": WIDTH, **fields}})
+"""
+_UNNAMED = """
+from transformers import LlamaForCausalLM
+{imports} import Class{name}Config
+
+class Class{name}(LlamaForCausalLM):
+    config_class = Class{name}Config
+"""
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_class_that_auto_map_leaves_out_is_found_beside_its_config(
+    bare: bool, tmp_path: Path
+) -> None:
+    """Ming's names its config alone; Ming-flash-omni's files are imported by bare names."""
+    name = "Bare" if bare else "Part"
+    room, folder = f"configuration_{name.lower()}", tmp_path / f"of_{name}"
+    folder.mkdir()
+    (folder / f"config_beside_{name}.py").write_text("WIDTH = 16\n")
+    config = _BARE.format(name=name)
+    if not bare:
+        config = config.replace("from config_beside", "from .config_beside")
+    (folder / f"{room}.py").write_text(config)
+    imports = f"from {'' if bare else '.'}{room}"
+    code = _UNNAMED.format(name=name, imports=imports)
+    if bare:  # what runs seldom may be imported and not there
+        code += "\n    def speak(self):\n        import a_voice_of_nobody\n"
+    (folder / f"modeling_{name.lower()}.py").write_text(code)
+    settings = {"num_hidden_layers": 1, "vocab_size": 8, "num_attention_heads": 2}
+    settings |= {"auto_map": {"AutoConfig": f"{room}.Class{name}Config"}}
+    settings |= {"architectures": [f"Class{name}"], "model_type": f"bare_{name}"}
+    (folder / "config.json").write_text(json.dumps(settings))
+    opened = open_checkpoint(str(folder), trust_remote_code=True)
+    assert type(build_on_meta(opened)).__name__ == f"Class{name}"
+    told = f"config_beside_{name}, by its bare name" if bare else "auto_map"
+    assert told in opened.bridges
+
+
+def test_an_entry_that_names_no_file_is_none_that_lacks(tmp_path: Path) -> None:
+    """InfiniteVL's names a processor of transformers, which nobody reads there."""
+    raw = {"auto_map": {"AutoProcessor": "LlavaProcessor"}}
+    assert absent_code(raw, str(tmp_path)) == ""
+    raw["auto_map"]["AutoModel"] = "modeling.Model"
+    assert absent_code(raw, str(tmp_path)) == "modeling.py"
 
 
 def test_setup_goes_before_the_code_that_it_mends(
