@@ -108,9 +108,14 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             check_name(model, role, named[role])
     part = partial(_part, model, override)
     encoder = part("vision_encoder", lambda: _vision_encoder(model, names))
-    decodes = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-    if decodes and encoder is not None and encoder.name == "" and not is_native(model):
-        encoder = None  # its decoder attends to the picture (Nemotron-Parse)
+    config = getattr(model, "config", None)
+    # One whose decoder attends to the picture (Nemotron-Parse), or around a whole model (GAR).
+    speaks = bool(getattr(config, "is_encoder_decoder", False)) or any(
+        hasattr(each, "text_config") and hasattr(each, "vision_config")
+        for each in vars(config or object).values()
+    )
+    if speaks and encoder is not None and encoder.name == "" and not is_native(model):
+        encoder = None
     bare_encoder = encoder is not None and (encoder.name == "" or _is_contrastive(model))
     table = partial(_text_embedding, model, str(named.get("decoder_layers") or ""))
     embedding = None if bare_encoder else part("text_embedding", table)

@@ -15,6 +15,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlavaForConditionalGeneration,
+    PretrainedConfig,
     PreTrainedModel,
 )
 
@@ -249,3 +250,32 @@ def test_a_decoder_of_masks_is_not_where_the_layers_are() -> None:
     # SAM's, in LISA and its kin: as many as there are layers, here larger, and without a norm.
     model.networks = nn.ModuleList(nn.Sequential(nn.Linear(512, 512)) for _ in range(2))
     assert find_parts(model).decoder_layers == parts.decoder_layers
+
+
+class AroundConfig(PretrainedConfig):
+    model_type = "around_a_whole"
+
+    def __init__(self, mllm_config=None, **fields):
+        super().__init__(**fields)
+        self.mllm_config = mllm_config
+
+
+class AroundWhole(PreTrainedModel):
+    """As GAR: a class of its own around a model that reads pictures and words."""
+
+    config_class, main_input_name = AroundConfig, "pixel_values"
+
+    def __init__(self, config, whole):
+        super().__init__(config)
+        self.mllm = whole
+
+    def forward(self, data):
+        raise NotImplementedError
+
+
+def test_a_class_around_a_whole_model_is_no_bare_encoder():
+    whole = tiny_model("llava")
+    with pytest.raises(NormprobeError, match=r"candidates: .*mllm\.model\.language_model\.layers"):
+        find_parts(AroundWhole(AroundConfig(whole.config), whole))
+    bare = find_parts(AroundWhole(AroundConfig(), tiny_model("siglip")))
+    assert bare.vision_encoder.name == "" and bare.decoder_layers is None
