@@ -99,6 +99,7 @@ from normprobe.remote_code_bridges.model_classes import (
 from normprobe.remote_code_bridges.moved_names import (
     MOVED,
     MOVED_MODULES,
+    all_that_are_imported,
     bridge_moved_name,
     import_moved,
     modeling,
@@ -174,6 +175,8 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
     warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
     before, level = set(sys.modules), transformers_logging.get_verbosity()
+    check = dynamic_module_utils.check_imports
+    check = check if is_line_5() else all_that_are_imported(check)
     noting.append(bridges)
     try:
         with (
@@ -187,6 +190,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
             unasked_for_folders(),
             patch.object(versions, "require_version", require_others),
+            patch.object(dynamic_module_utils, "check_imports", check),
             patch.object(builtins, "__import__", import_moved(builtins.__import__)),
             patch.object(nn.Module, "to", cast_or_move),
             patch.object(torch.Tensor, "cpu", cpu_or_no_memory),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from transformers import dynamic_module_utils
 from transformers.utils import versions
 
 from normprobe.remote_code_bridges.layers import BLOCKS, CALLED, AxisAngles
@@ -201,6 +202,26 @@ def _find_moved(module_name: str, wanted: str) -> None:
             setattr(module, wanted, getattr(importlib.import_module(there), wanted))
             note_bridge(f"{module_name}.{wanted}")
             return
+
+
+def all_that_are_imported(check: Any) -> Any:
+    """A ``check_imports`` that also tells files which only a file beside imports.
+
+    transformers 4 copies none of those out of a folder (V2PE, FineVQ).
+    """
+
+    @wraps(check)
+    def check_all(filename: Any) -> list[str]:
+        found: list[str] = check(filename)
+        beside = Path(filename).parent
+        for file in map(Path, dynamic_module_utils.get_relative_import_files(filename)):
+            name = str(file.relative_to(beside).with_suffix(""))
+            if file.is_file() and name not in found:
+                note_bridge(f"{name}, imported by a file beside")
+                found.append(name)
+        return found
+
+    return check_all
 
 
 def _no_init_weights(_enable: bool = True) -> AbstractContextManager[None]:

@@ -68,6 +68,9 @@ _NOTHING_PREPARED = "def prepare(model, processor):\n    pass"
 #: Of a forward that takes places of rows by this name.
 _PLACED = re.compile(r"^    cache_position\b", re.MULTILINE)
 
+#: Ids that stand for a picture, and how many.
+_AS_MANY = re.compile(r"^(IMAGE_IDS = \[\d+\]) \* (\d+)", re.MULTILINE)
+
 #: What code of InternVL's kin is given beside pixels: that each square is one.
 _FLAGS = '    "image_flags": "image_flags",\n'
 
@@ -201,10 +204,11 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
         kept = stub
     first_try: tuple[str, str] | None = None
     with_flags = "", ""
-    asked, by_hand, asking, flagged = list[str](), False, True, True
+    asked, by_hand, asking, flagged, inserts = list[str](), False, True, True, False
     while True:
         made = file_text(model, path.name, loading, source, kept, said, asked, by_hand, asking)
         made = made if flagged else made.replace(_FLAGS, "")
+        made = _AS_MANY.sub(r"\1 * 1", made) if inserts else made
         if loading.inputs:
             made = _with_edits(made, first, edited)
         text = _written(path, made)
@@ -217,6 +221,8 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
             asked = ["cache_position"]  # code may go by it, as generate() passes it (MolmoPoint)
         elif not by_hand and "process_images" in text and f"build() of {path} fails" in told:
             by_hand = True  # its package's pixels may be of use to others alone (PAVE)
+        elif not inserts and _is_squared(text, told):
+            inserts = True  # each of as many ids as rows gets as many rows (GMAI-VL)
         elif flagged and _FLAGS in text and not _is_measured(told):
             flagged, with_flags = False, (told, text)  # a copy may do without them (HoVLE)
         elif asking and _is_by_asking(text, kept) and not _is_measured(told):
@@ -236,6 +242,13 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     if first_try:  # fewer lines are wrong in it
         return first_try[0], _written(path, first_try[1])
     return told, text
+
+
+def _is_squared(text: str, told: str) -> bool:
+    """Whether a picture has as many times the rows that its ids are."""
+    ids, rows = _AS_MANY.search(text), re.search(r"(\d+) visual", told)
+    count = int(ids[2]) if ids else 0
+    return count > 1 and rows is not None and int(rows[1]) == count * count
 
 
 def _is_by_asking(text: str, kept: str) -> bool:

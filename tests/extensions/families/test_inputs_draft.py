@@ -39,6 +39,7 @@ from normprobe.extensions.families import (
     inputs_draft,
     package_code,
 )
+from normprobe.extensions.families.inputs_draft import _AS_MANY, _is_squared
 from normprobe.inputs.inputs_file import read_inputs_file
 from normprobe.options import Loading
 from normprobe.specimen import SPECIMEN_DIR
@@ -1263,6 +1264,17 @@ _ANSWERS = """
         return self.answer(inputs, pictures, more.pop("attention_mask", None))
 
 """
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "squared"), [(64, 4096, True), (64, 64, False), (1, 1, False), (0, 9, False)]
+)
+def test_ids_that_each_get_as_many_rows_are_seen(ids: int, rows: int, squared: bool) -> None:
+    """GMAI-VL's forward inserts them; then one id stands for a picture."""
+    text = f"IMAGE_IDS = [423] * {ids}  # a guess\n" * bool(ids)
+    told = f"one sample is measured with it: {rows} visual, 4 special, 58 text tokens"
+    assert _is_squared(text, told) == squared
+    assert _AS_MANY.sub(r"\1 * 1", text).startswith("IMAGE_IDS = [423] * 1 " * bool(ids))
 
 
 def test_places_that_generate_passes_are_filled_in(
