@@ -21,6 +21,7 @@ from normprobe.remote_code_bridges.flash_attention import (
     flash_attn_varlen_qkvpacked_func,
     index_first_axis,
     pad_input,
+    rms_norm_fn,
     unpad_input,
 )
 
@@ -189,3 +190,12 @@ def test_a_package_that_is_stood_in_for_computes_attention(monkeypatch: Any) -> 
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         del sys.modules[name]
     assert flash_attention._flash_supports_window_size
+
+
+def test_a_norm_of_rows_is_that_of_pytorch() -> None:
+    """Of SDAR-VL, which imports it beside attention."""
+    x, weight = states(2, 3, 8), states(8)
+    expected_rows = torch.nn.functional.rms_norm(x, (8,), weight, 1e-3)
+    torch.testing.assert_close(rms_norm_fn(x, weight, None, eps=1e-3), expected_rows)
+    with pytest.raises(NotImplementedError, match="takes no residual"):
+        rms_norm_fn(x, weight, None, residual=True)

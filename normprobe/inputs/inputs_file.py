@@ -36,8 +36,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -95,6 +97,10 @@ def stand_in(package: str) -> None:
         def exec_module(self, module: ModuleType) -> None:
             vars(module).update(__version__="0.0.0", __getattr__=any_name)
 
+    if package == "triton":  # else torch takes it for triton, once code compiles (SDAR-VL)
+        for room in ("_dynamo", "_inductor.runtime.triton_compat", "utils.flop_counter"):
+            with suppress(ImportError):
+                import_module(f"torch.{room}")
     if find_spec(package) is None:
         sys.meta_path.append(Finder())
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from normprobe.failures import is_native, other_version
+from normprobe.model.config import fields
 from normprobe.model.find.parts import head_of
 from normprobe.model.model_kind import is_own_code
 
@@ -123,6 +124,12 @@ def _writes(model: nn.Module) -> bool:
 _BY_DIFFUSION = re.compile("block_(length|size)|denois|remasking|diffusion|mask_token_id")
 
 
+_READ_OTHERWISE = (
+    "{what}, and may write answers by diffusion: then it reads a prompt by blocks, or beside "
+    "masked places; measured is the prompt alone, as forward reads it"
+)
+
+
 def diffusion_doubt(model: Any) -> str:
     """A doubt where an answer is written by diffusion (LLaDA-V, MinerU-Diffusion).
 
@@ -130,6 +137,9 @@ def diffusion_doubt(model: Any) -> str:
     """
     if is_native(model):
         return ""
+    settings: dict[str, Any] = getattr(getattr(model, "config", None), "to_dict", dict)()
+    if any(name == "mask_token_id" for name, _ in fields(settings)):
+        return _READ_OTHERWISE.format(what=f"{type(model).__name__} has a mask_token_id")
     for kind in type(model).__mro__:
         if kind.__module__.startswith(("transformers.", "torch.", "builtins")):
             continue
@@ -137,11 +147,8 @@ def diffusion_doubt(model: Any) -> str:
             if "generate" in name and isfunction(method):
                 takes = _BY_DIFFUSION.search(" ".join([name, *signature(method).parameters]))
                 if takes is not None:
-                    told = f"{type(model).__name__}.{name}() writes answers by diffusion"
-                    return (
-                        f"{told} ({takes[0]}): it may read a prompt by blocks, and reads it beside "
-                        "masked places; measured is the prompt alone, as forward reads it"
-                    )
+                    what = f"{type(model).__name__}.{name}() takes {takes[0]}"
+                    return _READ_OTHERWISE.format(what=what)
     return ""
 
 

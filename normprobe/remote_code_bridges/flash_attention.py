@@ -96,6 +96,21 @@ flash_attn_unpadded_func = flash_attn_varlen_func
 flash_attn_unpadded_qkvpacked_func = flash_attn_varlen_qkvpacked_func
 
 
+def rms_norm_fn(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float = 1e-6, **more: Any
+) -> Tensor:
+    """A norm of rows, ``flash_attn.ops.triton.layer_norm``; of one state alone.
+
+    Raises:
+        NotImplementedError: it is asked to add, drop or return more.
+    """
+    if asked := sorted(name for name, value in more.items() if value):
+        raise NotImplementedError(f"rms_norm_fn in plain PyTorch takes no {asked[0]}")
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    normed = (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype) * weight
+    return normed if bias is None else normed + bias
+
+
 def index_first_axis(rows: Tensor, indices: Tensor) -> Tensor:
     """Rows ``[rows, ...]`` at these places."""
     return rows[indices]
@@ -160,7 +175,7 @@ _flash_supports_window_size = True
 
 #: The names above that code asks for.
 _NAMES = re.compile(
-    r"\b((?:flash_attn(?:_\w+)?_func|index_first_axis|unpad_input|pad_input)(?=\()"
+    r"\b((?:flash_attn(?:_\w+)?_func|rms_norm_fn|index_first_axis|unpad_input|pad_input)(?=\()"
     "|_flash_supports_window_size)"
 )
 

@@ -76,6 +76,7 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         lambda: _images_then_text,
     ),
     ("transformers.processing_utils", "CommonKwargs", lambda: _CommonKwargs),
+    ("transformers.utils", "LossKwargs", "transformers.utils:TransformersKwargs"),
     (
         "transformers.models.paligemma.processing_paligemma",
         "make_batched_images",

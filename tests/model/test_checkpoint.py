@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -503,7 +504,10 @@ def test_an_answer_by_diffusion_reads_its_prompt_otherwise() -> None:
 
     for kind in (Blocks, Steps):
         told = diffusion_doubt(kind())
-        assert told.startswith(f"{kind.__name__}.") and "writes answers by diffusion" in told
+        assert told.startswith(f"{kind.__name__}.") and "may write answers by diffusion" in told
+    Word.config = SimpleNamespace(to_dict=lambda: {"text_config": {"mask_token_id": 3}})  # SDAR-VL
+    assert diffusion_doubt(Word()).startswith("Word has a mask_token_id, and may write")
+    del Word.config
     assert diffusion_doubt(Word()) == "" == diffusion_doubt(tiny_model("llava"))
 
 

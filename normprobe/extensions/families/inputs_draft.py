@@ -222,7 +222,7 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
         elif not by_hand and "process_images" in text and f"build() of {path} fails" in told:
             by_hand = True  # its package's pixels may be of use to others alone (PAVE)
         elif not inserts and _is_squared(text, told):
-            inserts = True  # each of as many ids as rows gets as many rows (GMAI-VL)
+            inserts = True  # each of as many ids as rows gets as many rows (GMAI-VL, MinerU2.0)
         elif flagged and _FLAGS in text and not _is_measured(told):
             flagged, with_flags = False, (told, text)  # a copy may do without them (HoVLE)
         elif asking and _is_by_asking(text, kept) and not _is_measured(told):
@@ -245,10 +245,12 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
 
 
 def _is_squared(text: str, told: str) -> bool:
-    """Whether a picture has as many times the rows that its ids are."""
+    """Whether a picture has as many times the rows that its ids are, or code runs out of rows."""
     ids, rows = _AS_MANY.search(text), re.search(r"(\d+) visual", told)
     count = int(ids[2]) if ids else 0
-    return count > 1 and rows is not None and int(rows[1]) == count * count
+    if rows is None:
+        return count > 1 and "is out of bounds" in told
+    return count > 1 and int(rows[1]) == count * count
 
 
 def _is_by_asking(text: str, kept: str) -> bool:

@@ -1274,6 +1274,8 @@ def test_ids_that_each_get_as_many_rows_are_seen(ids: int, rows: int, squared: b
     text = f"IMAGE_IDS = [423] * {ids}  # a guess\n" * bool(ids)
     told = f"one sample is measured with it: {rows} visual, 4 special, 58 text tokens"
     assert _is_squared(text, told) == squared
+    out = "not measured with it yet: index 1 is out of bounds for dimension 0 with size 1"
+    assert _is_squared(text, out) == (ids > 1)  # MinerU2.0
     assert _AS_MANY.sub(r"\1 * 1", text).startswith("IMAGE_IDS = [423] * 1 " * bool(ids))
 
 
