@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from inspect import Parameter, getsource, isfunction, signature
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
+from normprobe.inputs.chat import is_multimodal
 from normprobe.inputs.inputs_file import GUESS, InputsFile
 
 #: Methods that answer a prompt about a picture, by how often code has them.
@@ -29,6 +31,7 @@ _TOKENIZER = re.compile(r"^tokenizer$")
 _PROCESSOR = re.compile(r"^(?!logits).*(processor$|transform$)")
 _PICTURE = re.compile(r"^(?!.*(token|size|num|len|start|end)).*(image|img|pixel|picture|photo)")
 _WORDS = re.compile(r"^(question|query|prompt|text|instruction|request|user_prompt|input_text)s?$")
+_OF_A_PROMPT = re.compile(r"instruction|question|query|prompt|indication|^texts?$")
 _PAIRS = re.compile(r"^pairs$")  # of a query and what is ranked by it
 _MESSAGES = re.compile(r"^(messages?|msgs|conversations?)$")
 _SETTINGS = re.compile(r"^gen\w*_(config|kwargs|args)$")
@@ -137,6 +140,26 @@ def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
     before = _IMPORTED if "picture_file(" in arguments else ""
     before += _TAKEN_APART if "=tokenizer" in arguments else ""
     return used + _ASK.format(method=method, before=before, arguments=arguments, guess=GUESS)
+
+
+def called_by_names(processor: Any) -> list[str]:
+    """What a processor of its own code is called with, by its names; [] where it takes no picture.
+
+    A guess: it made nothing as processors are called (CXRMate-2).
+    """
+    if not is_multimodal(processor) or type(processor).__module__.startswith("transformers."):
+        return []
+    takes = [
+        name
+        for name, each in signature(processor.__call__).parameters.items()
+        if each.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    ]
+    picture = next((name for name in takes if _PICTURE.search(name)), None)
+    words = next((name for name in takes if _OF_A_PROMPT.search(name)), None)
+    if picture is None:
+        return []
+    of_words = [f"{words}=sample.prompt"] if words else []
+    return [f"{picture}=[sample.image]", *of_words, 'return_tensors="pt"']
 
 
 def once_text(model: nn.Module, first: str) -> str:

@@ -9,7 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError, visible
-from normprobe.extensions.families.drafted_ask import answering, ask_text, compares, once_text
+from normprobe.extensions.families.drafted_ask import (
+    answering,
+    ask_text,
+    called_by_names,
+    compares,
+    once_text,
+)
 from normprobe.extensions.families.drafted_constants import (
     LOOKS,
     constants_by_hand,
@@ -86,6 +92,11 @@ _BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
 _ASKED_ITSELF = """from normprobe.extensions.families.asked import inputs_as_asked
 
     made = inputs_as_asked(model, processor, ask, samples, system)"""
+#: Of a processor of its own that makes nothing as processors are called.
+_BY_PROCESSOR = """(sample,) = samples
+    made = processor(  # {guess}: what it is given
+        {arguments},
+    )"""
 #: Of a package that makes pixels by a function of LLaVA's kin.
 _TILES = """
 
@@ -157,6 +168,12 @@ def file_text(
         before += _asking(known, loading, kept, by_package)
         takes = takes._replace(filled=[e for e in ("image_flags", *asked) if e in known.names])
         given, how = "made", _ASKED_ITSELF
+    elif called := not by_hand and asking and called_by_names(known.processor):
+        takes = takes._replace(filled=[])
+        given, how = (
+            "dict(made)",
+            _BY_PROCESSOR.format(guess=GUESS, arguments=",\n        ".join(called)),
+        )
     else:
         before += _constants(known, loading, kept, by_package)
         how = _BY_HAND + (_tiles(by_package, count, settings) if by_package else "")
@@ -168,6 +185,7 @@ def file_text(
     prepared = PREPARED_LATER if loads_later(model) else ""
     prepared = UNPREPARED if source is None else prepared
     prepared = once_text(model, prepared) if asks_itself else prepared
+    whole = given in ("made", "dict(made)")  # as it is made, whatever forward takes
     before += "" if "def prepare(" in before else prepared
     taken = _lines(takes.taken or ["# nothing that is known here"])
     return _FILE.format(
@@ -176,7 +194,7 @@ def file_text(
         # A stranger's names are in it, and the file is run.
         facts=_facts(known).replace('"""', "'''") if source else "Its code is not known yet.\n",
         before=before,
-        takes="" if asks_itself else _TAKES.format(taken=taken),
+        takes="" if whole else _TAKES.format(taken=taken),
         made=how,
         filled="".join(f"\n    {FILLED[each]}" for each in takes.filled),
         given=given,

@@ -255,7 +255,8 @@ def _is_squared(text: str, told: str) -> bool:
 
 def _is_by_asking(text: str, kept: str) -> bool:
     """Whether a file has the model's own code make the inputs, and no user said how."""
-    return "inputs_as_asked" in text and "def ask(" not in kept
+    by_processor = "    made = processor(  # " in text
+    return by_processor or ("inputs_as_asked" in text and "def ask(" not in kept)
 
 
 def _is_measured(told: str) -> bool:

@@ -1266,6 +1266,30 @@ _ANSWERS = """
 """
 
 
+def test_a_processor_that_refuses_is_called_by_its_own_names(
+    repository: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CXRMate-2's writes a text of its own around what it is told; the file is left to edit."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "of_indications"
+    shutil.copytree(repository("unseen"), folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    (folder / "processing_unseen.py").write_text(
+        "from .tiny_processing import PictureProcessor\n\n\n"
+        "class UnseenProcessor(PictureProcessor):\n"
+        "    def __call__(self, image, indication, return_tensors=None):\n"
+        "        (words,) = indication\n"
+        "        marks = '<picture>' * 4\n"
+        "        return super().__call__(text=f'{marks}{words}', images=image[0],\n"
+        "                                return_tensors=return_tensors)\n"
+    )
+    begun = invoke("inputs", folder, "--trust-remote-code", "--write", "begun.py")
+    text = Path("begun.py").read_text()
+    call = "    made = processor(  # a guess: what it is given\n        image=[sample.image],\n"
+    assert f"{call}        indication=sample.prompt,\n" in text, begun.output
+    assert "TURN = " not in text and "TAKES = " not in text
+
+
 @pytest.mark.parametrize(
     ("ids", "rows", "squared"), [(64, 4096, True), (64, 64, False), (1, 1, False), (0, 9, False)]
 )
