@@ -7,6 +7,7 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import extract_tb
 from typing import Any
 
 from markupsafe import Markup
@@ -48,6 +49,8 @@ def first_line(error: BaseException, most: int = 200) -> str:
     text = _CHECKER.sub("", " ".join(str(error).split()))
     if isinstance(error, KeyError):  # its message is the key alone
         text = f"there is no {text}"
+    if not text and isinstance(error, AssertionError) and error.__traceback__ is not None:
+        text = (extract_tb(error.__traceback__)[-1].line or "").partition(", f")[0]
     return _cut(_CLASS.sub(r"\1", text).rstrip("."), most) or type(error).__name__
 
 

@@ -1,5 +1,8 @@
 """Messages of other libraries in one line."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line
@@ -70,3 +73,18 @@ def test_the_nearest_names_are_named(name: str, remedy: str) -> None:
 )
 def test_how_a_config_is_checked_is_nothing_to_tell(message: str, told: str) -> None:
     assert first_line(ValueError(message)) == told
+
+
+def test_an_assertion_without_words_is_told_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mPLUG-DocOwl2's asks for CUDA so; words of its own go before."""
+    code = "def check(number):\n    assert number < 3, {}\n"
+    (tmp_path / "of_silent_checks.py").write_text(code.format("f''"))
+    (tmp_path / "of_telling_checks.py").write_text(code.format("'too many'"))
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, expected in (("silent", "assert number < 3"), ("telling", "too many")):
+        with pytest.raises(AssertionError) as raised:
+            importlib.import_module(f"of_{name}_checks").check(3)
+        assert first_line(raised.value) == expected
+    assert first_line(AssertionError()) == "AssertionError"

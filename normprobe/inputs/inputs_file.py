@@ -62,13 +62,17 @@ GUESS = "a guess"
 _GUESSED = re.compile(rf"^(?!\s*(#|import |from |pass\b|stand_in)).*# .*\b{GUESS}\b")
 
 
+#: What compiles functions that decorators mark.
+_COMPILERS = ("triton", "numba")
+
+
 def stand_in(package: str) -> None:
     """Let code import a package that is not installed, for ``setup`` of an inputs file.
 
     Args:
         package: such as ``xformers``; what code imports of it, from modules inside it too, is
             there, and raises ``NormprobeError`` once it is called. Attention of ``flash_attn`` is
-            computed in plain PyTorch; kernels of ``triton`` may be defined, and not run.
+            computed in plain PyTorch; kernels of ``triton`` and ``numba`` may be defined, not run.
     """
     attends = package in ("flash_attn", "xformers", "triton")
 
@@ -86,7 +90,7 @@ def stand_in(package: str) -> None:
             from normprobe.remote_code_bridges import flash_attention
 
             return getattr(flash_attention, name, called)
-        return _Defined(called) if package == "triton" else called
+        return _Defined(called) if package in _COMPILERS else called
 
     class Finder(MetaPathFinder, Loader):
         def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -113,12 +117,19 @@ class _Defined:
 
     def __call__(self, *given: Any, **named: Any) -> _Defined:
         """Decorate, or take settings of a kernel."""
-        if any(hasattr(each, "shape") for each in (*given, *named.values())):
+        values = (each for each in (*given, *named.values()) if not isinstance(each, _Defined))
+        if any(hasattr(each, "shape") for each in values):
             self._refuse()
         return self
 
     def __getitem__(self, grid: Any) -> Any:
         return self._refuse()
+
+    def __getattr__(self, name: str) -> _Defined:
+        """What else defines: ``@cuda.jit`` of numba."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
 
 
 @dataclass(frozen=True)

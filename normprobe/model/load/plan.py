@@ -199,7 +199,7 @@ def plan_loading(
         refuse_scaled(checkpoint, weights, weights.file_of)
         because = f"a dry run of the loader failed: {first_line(error)}"
         if (
-            cast(Any, type(model)).from_pretrained.__func__ is not _LOAD
+            getattr(cast(Any, type(model)).from_pretrained, "__func__", None) is not _LOAD
         ):  # it may want a path (Phi-4-reasoning-vision)
             because = "its class reads its files by itself"
         dtype = _stored_dtype(weights, weights.files)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -319,10 +320,19 @@ def refuse_lacking(checkpoint: Checkpoint, lacking: Sequence[str]) -> None:
             f"where the files hold an expert each: {version}",
         )
     if lacking:
+        folder = Path(checkpoint.source)
+        files = (*folder.glob("*/*.safetensors"), *folder.glob("*/pytorch_model*.bin"))
+        parts = ", ".join(dict.fromkeys(sorted(file.parent.name for file in files)))
+        told = (
+            f"its folders {parts} hold weights that the code of its package loads: save the model "
+            "that it makes by save_pretrained, and measure that"
+        )  # VisualCLA
         raise NormprobeError(
             f"{checkpoint.name} lacks weights that the model needs: {_some(lacking)}",
-            "check that config.json and weights belong together, or fetch them again; norms of "
-            "randomly initialised weights mean nothing",
+            told
+            if parts
+            else "check that config.json and weights belong together, or fetch them again; norms "
+            "of randomly initialised weights mean nothing",
         )
 
 

@@ -508,9 +508,8 @@ def test_own_code_that_makes_narrower_floats_than_were_asked_for_is_in_doubt(
 
 def test_experts_under_older_names_are_no_weights_that_lack(monkeypatch):
     """VITA: transformers 5 joins them by the type, which it does not know."""
-    checkpoint = SimpleNamespace(
-        name="org/model", config=SimpleNamespace(transformers_version="4.41.1")
-    )
+    config = SimpleNamespace(transformers_version="4.41.1")
+    checkpoint = SimpleNamespace(name="org/model", source="org/model", config=config)
     lacking = ["model.layers.0.mlp.experts.down_proj", "model.layers.1.mlp.experts.down_proj"]
     monkeypatch.setattr(weight_checks, "is_line_5", lambda: True)
     with pytest.raises(NormprobeError, match="under the names that transformers 5") as raised:
@@ -519,6 +518,28 @@ def test_experts_under_older_names_are_no_weights_that_lack(monkeypatch):
     monkeypatch.setattr(weight_checks, "is_line_5", lambda: False)
     with pytest.raises(NormprobeError, match="lacks weights that the model needs"):
         refuse_lacking(checkpoint, lacking)
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_weights_in_folders_below_are_named(below, tmp_path):
+    """VisualCLA's package loads those of its two halves from there."""
+    (tmp_path / "text_encoder").mkdir()
+    if below:
+        (tmp_path / "text_encoder" / "pytorch_model-00001-of-00002.bin").touch()
+    checkpoint = SimpleNamespace(name="visual", source=str(tmp_path), config=SimpleNamespace())
+    with pytest.raises(NormprobeError, match="lacks weights that the model needs") as raised:
+        refuse_lacking(checkpoint, ["layers.0.weight"])
+    assert ("its folders text_encoder hold weights" in raised.value.remedy) == below
+
+
+def test_a_loader_that_is_no_method_is_its_own(tmp_path, monkeypatch):
+    """An inputs file may put a plain function in the place of a class's from_pretrained."""
+    model_of("llava").save_pretrained(tmp_path)
+    monkeypatch.setattr(
+        LlavaForConditionalGeneration, "from_pretrained", lambda path, *more, **named: None[path]
+    )
+    with pytest.raises(NormprobeError):
+        Probe(str(tmp_path)).interface(tiny_inputs(model_of("llava")))
 
 
 def test_a_file_whose_prepare_fails_is_to_be_mended(tmp_path):
