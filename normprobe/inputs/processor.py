@@ -1,6 +1,7 @@
 """The processor of a checkpoint, its tokenizer and token ids."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,14 @@ def token_text(tokenizer: Any, token_id: int) -> str:
     """The text of a token, its leading space kept.
 
     Byte-level tokens are decoded. A token that is a fragment of a character decodes to nothing
-    readable and keeps its spelling in the vocabulary.
+    readable, or that is refused alone, keeps its spelling in the vocabulary.
     """
     spelling = str(tokenizer.convert_ids_to_tokens(token_id))
     if "\u2581" in spelling:  # SentencePiece's space; decoding would drop a leading one
         return spelling.replace("\u2581", " ")
-    text = str(tokenizer.decode([token_id]))
+    text = ""
+    with suppress(ValueError):  # code of its own may refuse a mark that stands alone (Qwen-VL)
+        text = str(tokenizer.decode([token_id]))
     return spelling if not text or "\ufffd" in text else text
 
 

@@ -123,3 +123,13 @@ def test_a_tokenizer_is_found_under_any_name() -> None:
     holder.text_tokenizer = tokenizer
     assert tokenizer_of(holder) is tokenizer
     assert tokenizer_of(nn.Module()) is None
+
+
+def test_a_mark_that_is_refused_alone_keeps_its_spelling():
+    """Qwen-VL's tokenizer decodes no picture that is opened and not closed."""
+
+    def refuse(ids):
+        raise ValueError("Unclosed image token")
+
+    tokenizer = SimpleNamespace(convert_ids_to_tokens=lambda _: "<img>", decode=refuse)
+    assert token_text(tokenizer, 7) == "<img>"
