@@ -89,8 +89,10 @@ class VisionStages:
         inside = list(parts.projector.module.modules()) if parts.projector is not None else []
         # Whether the projector is around the encoder: pixels enter it (Nemotron-Parse).
         self._holds_encoder = encoder is not None and any(encoder.module is m for m in inside[1:])
-        # Of norms, biases and convolutions, of which the last may have no bias (OneChart).
-        self._widths = {len(weight) for weight in weights if weight.dim() in (1, 4)}
+        # Of norms, biases and convolutions, of which the last may have no bias (OneChart). A gate
+        # is one number, and no width (MOSS-Video).
+        widths = {len(weight) for weight in weights if weight.dim() in (1, 4)}
+        self._widths = widths - {1}
         # Sizes that its norms read; a projector inside it may read what joins them (Moondream).
         blocks = encoder.module.modules() if encoder is not None else ()
         norms = [m for m in blocks if m not in inside and "norm" in type(m).__name__.lower()]

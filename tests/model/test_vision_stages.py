@@ -407,6 +407,34 @@ def test_no_patch_of_several_layers_is_a_class_row(named: dict[str, str]) -> Non
     assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
+class Gated(Eye):
+    """As MOSS-Video's: behind a gate it joins states of each picture's only tile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.full((1,), 0.5))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = super().forward(image)
+        return torch.cat([x, self.gate * x, x, x], -1)[:, None, None]
+
+
+class OfGated(Pooling):
+    def squares(self, image: torch.Tensor) -> torch.Tensor:
+        return self.vision(image).flatten(0, 2)
+
+
+def test_a_gate_is_no_width_of_a_map() -> None:
+    module = made(OfGated)
+    module.vision, module.connector = Gated(), nn.Linear(96, 32)
+    run = Probe(module, named=BY_HAND).interface({"tokens": IDS, "image": SEEN})
+    found = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    assert found.loc[schema.VISUAL, "tokens"] == norms.size
+    assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
 class AllLayers(Eye):
     """As MolmoAct's: it hands over a list of what each of its layers leaves."""
 
