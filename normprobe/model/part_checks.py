@@ -80,6 +80,8 @@ def check_parts(model: MeasuredModel, batch: MeasuredBatch) -> bool:
     ):
         if not _settled(model, batch, *wrong):
             return False
+        if wrong[0] == "vision_encoder":
+            _doubt_projector_too(model, batch)
     elif seen and model.parts.behind:
         _doubt_unchecked_projector(model)
     elif seen and not attends:
@@ -91,6 +93,18 @@ def check_parts(model: MeasuredModel, batch: MeasuredBatch) -> bool:
         _doubt_two_branches(model, batch)
         _doubt_class_rows(model, batch)
     return seen
+
+
+def _doubt_projector_too(model: MeasuredModel, batch: MeasuredBatch) -> None:
+    """Say where the projector behind a doubtful vision encoder looks wrong as well (ColFlor)."""
+    guessed = model.parts
+    if guessed.projector is None or guessed.vision_encoder is None:
+        return
+    model.take(replace(guessed, vision_encoder=None))
+    wrong, _ = _wrong_part(model, batch)
+    model.take(guessed)
+    if wrong is not None:
+        model.add_doubt(f"{guessed.projector.name} looks like no projector, too: it {wrong[1]}")
 
 
 def _class_rows_enter(model: MeasuredModel, batch: MeasuredBatch) -> bool:

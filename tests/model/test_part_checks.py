@@ -154,6 +154,33 @@ def test_positions_that_a_config_asks_for_and_nothing_makes_are_a_doubt(
     assert any("rope_pos_id_version v2pe_fix" in each for each in told) == doubted
 
 
+class TwoAside(Plain):
+    """Beside its tower and projector there are two modules that are neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle, self.aside = nn.Linear(24, 24), nn.Linear(24, 16)
+
+    def squares(self, image: torch.Tensor) -> torch.Tensor:
+        rows = super().squares(image)
+        self.aside(rows)
+        return rows
+
+
+@pytest.mark.parametrize("projector", ["aside", "connector"])
+def test_a_projector_behind_a_doubtful_encoder_is_looked_at_too(projector: str) -> None:
+    """ColFlor's was a table of places, behind a tower whose forward is never called."""
+    named = {"vision_encoder": "idle", "projector": projector}
+    named |= {"decoder_layers": "blocks", "text_embedding": "words"}
+    module = made(TwoAside)
+    pictures = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2], [1, 4, 12, 3, 3, 3, 3, 5, 13, 2]])
+    run = Probe(module, named=named).interface({"tokens": ids, "image": pictures})
+    doubts = " ".join(run.record["doubts"])
+    assert "idle looks like no vision encoder" in doubts
+    assert ("aside looks like no projector, too: it hands over" in doubts) == (projector == "aside")
+
+
 def of_llava(self: Any, **inputs: Any) -> Any:
     return LlavaForConditionalGeneration.forward(self, **inputs)
 
