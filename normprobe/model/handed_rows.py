@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.hooks import in_full_precision
-from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION
+from normprobe.model.find.overrides import ADDED, ADDS_POSITIONS, CROSS_ATTENTION
 from normprobe.model.find.parts import Parts
 from normprobe.schema import PROJECTOR_INPUT, PROJECTOR_OUTPUT, VISION_ENCODER
 
@@ -48,19 +48,22 @@ def wrong_part(
             "vision_encoder",
             f"hands over {len(encoded)} rows, and the projector takes {len(taken)}",
         )
-    if projected is None or parts.behind or parts.fusion in (ADDED, CROSS_ATTENTION):
+    if projected is None or parts.fusion in (ADDED, CROSS_ATTENTION):
         return None
-    if len(projected) < len(visual):
+    if len(projected) < len(visual) and not parts.behind:
         return (
             "projector",
             f"hands over {len(projected)} rows, and {len(visual)} visual tokens enter the decoder",
         )
-    if projected.shape[-1] != visual.shape[-1]:
+    # What is added behind it leaves rows as wide as they are.
+    if projected.shape[-1] != visual.shape[-1] and parts.behind in ("", ADDS_POSITIONS):
         return (
             "projector",
             f"hands over rows of size {projected.shape[-1]}, and the decoder reads "
             f"{visual.shape[-1]}",
         )
+    if parts.behind:
+        return None
     cosine = float(cosines(visual, projected).min())
     if cosine < SAME_ROW:
         return (

@@ -167,11 +167,14 @@ class TwoAside(Plain):
         return rows
 
 
+@pytest.mark.parametrize("behind", ["", "adds positions"])
 @pytest.mark.parametrize("projector", ["aside", "connector"])
-def test_a_projector_behind_a_doubtful_encoder_is_looked_at_too(projector: str) -> None:
+def test_a_projector_behind_a_doubtful_encoder_is_looked_at_too(
+    projector: str, behind: str
+) -> None:
     """ColFlor's was a table of places, behind a tower whose forward is never called."""
     named = {"vision_encoder": "idle", "projector": projector}
-    named |= {"decoder_layers": "blocks", "text_embedding": "words"}
+    named |= {"decoder_layers": "blocks", "text_embedding": "words", "behind": behind}
     module = made(TwoAside)
     pictures = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2], [1, 4, 12, 3, 3, 3, 3, 5, 13, 2]])
