@@ -50,7 +50,8 @@ def first_line(error: BaseException, most: int = 200) -> str:
     if isinstance(error, KeyError):  # its message is the key alone
         text = f"there is no {text}"
     if not text and isinstance(error, AssertionError) and error.__traceback__ is not None:
-        text = (extract_tb(error.__traceback__)[-1].line or "").partition(", f")[0]
+        line = extract_tb(error.__traceback__)[-1].line or ""
+        text = line.partition(", f")[0] if line.startswith("assert ") else ""
     return _cut(_CLASS.sub(r"\1", text).rstrip("."), most) or type(error).__name__
 
 
