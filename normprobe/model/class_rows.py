@@ -32,7 +32,7 @@ class ClassRows:
     def watch(self, encoder: nn.Module) -> Iterator[RemovableHandle]:
         """Hooks on the first block and convolution; without blocks the latter tells it."""
         cuts = (m for m in encoder.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
-        if (block := next(iter(blocks_of(encoder).values()), None)) is not None:
+        if (block := next(iter(encoder_blocks(encoder).values()), None)) is not None:
             yield before_call(block, self._enter)
         if (first := next(cuts, None)) is not None:
             yield after_call(first, self._cut if block is None else self._count_patches)
@@ -42,7 +42,7 @@ class ClassRows:
         alike = [each for each in states if isinstance(each, Tensor) and each.dim() > 2]
         rows = {each[..., 0].numel() for each in alike}
         whole = [{self._since - count * len(alike[0])} for count in (0, self.count) if alike]
-        layers = len(blocks_of(encoder))
+        layers = len(encoder_blocks(encoder))
         return len(alike) == len(states) in (layers, layers + 1) and rows in whole
 
     def since_last(self) -> tuple[int, Tensor | None]:
@@ -109,7 +109,7 @@ class ClassRows:
         self._since = self._of_image * len(patches)
 
 
-def blocks_of(encoder: nn.Module) -> dict[str, nn.Module]:
+def encoder_blocks(encoder: nn.Module) -> dict[str, nn.Module]:
     """The blocks of an encoder by their names in it: the largest list of modules of one class."""
     lists = [
         (name, module)

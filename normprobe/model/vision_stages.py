@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.failures import is_native
 from normprobe.hooks import in_full_precision, on_call, on_call_as_given
-from normprobe.model.class_rows import ClassRows, blocks_of
+from normprobe.model.class_rows import ClassRows, encoder_blocks
 from normprobe.model.find.parts import PROJECTS_SOUND, Parts
 from normprobe.model.handed_rows import SAME_ROW, cosines, enter_among
 from normprobe.model.stage_norms import StageNorms
@@ -264,7 +264,7 @@ class VisionStages:
     def _or_last(self) -> str:
         """What else can be named: where layers are walked, nothing that holds them runs."""
         tower = self._parts.vision_encoder
-        names = [*blocks_of(tower.module)] if tower is not None else []
+        names = [*encoder_blocks(tower.module)] if tower is not None else []
         return f", or the last of them, {tower.name}.{names[-1]}" if tower and names else ""
 
     @in_full_precision
