@@ -131,7 +131,14 @@ def answering(repository: Callable[[str], Path], tmp_path: Path) -> Callable[[st
     return made
 
 
-@pytest.mark.parametrize("code", [_BY_PIXELS, _BY_FILE, _BY_INPUTS, _BY_STEPS])
+@pytest.mark.parametrize(
+    "code",
+    [
+        _BY_PIXELS,
+        _BY_FILE,
+        *(pytest.param(c, marks=pytest.mark.slow) for c in (_BY_INPUTS, _BY_STEPS)),
+    ],
+)
 def test_what_a_model_is_asked_by_its_own_code_is_measured(
     code: str,
     answering: Callable[[str], Path],
