@@ -384,3 +384,14 @@ def test_a_tokenizer_is_given_and_no_processor_of_logits() -> None:
     assert "logits_processor" not in text
     assert "tokenizer=tokenizer," in text and "tokenizer = tokenizer_of(processor)" in text
     compile(text, "begun.py", "exec")
+
+
+def test_inputs_that_an_answer_returns_count_where_nothing_is_called() -> None:
+    class Takes(nn.Module):
+        def forward(self, input_ids: torch.Tensor) -> None: ...
+
+    ids, sample = torch.tensor([[1, 2]]), Sample("one", "why?")
+    made = inputs_as_asked(Takes(), None, lambda *_: {"input_ids": ids}, [sample])
+    assert torch.equal(made["input_ids"], ids)
+    with pytest.raises(ValueError, match="reaches neither generate nor forward"):
+        inputs_as_asked(Takes(), None, lambda *_: {"text": "why?"}, [sample])
