@@ -179,10 +179,10 @@ def open_checkpoint(
                 run_setup(setup, inputs_file, raw, trust_remote_code)
             if trust_remote_code:
                 offered = unnamed_class(raw, source, revision)
-                if found := find_bare_imports(source, config_file):
+                if found := find_bare_imports(source, config_file if "auto_map" in raw else None):
                     bridges.append(f"{found}, by its bare name")
-                if offered and found and setup is None:
-                    setup = import_bare(offered.popitem()[1])
+                if offered and found and setup is None:  # it is registered, not named
+                    setup, offered = import_bare(offered["AutoModelForCausalLM"]), {}
                 elif offered:
                     bridges.append("auto_map")
                     raw["auto_map"] = {**raw["auto_map"], **offered}

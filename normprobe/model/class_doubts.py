@@ -1,7 +1,7 @@
 """Doubts where the class that is made is not the one that was trained, or runs otherwise."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import isfunction, signature
 from typing import Any
 
@@ -120,9 +120,17 @@ def _writes(model: nn.Module) -> bool:
     )
 
 
+def own_methods(model: Any) -> Iterator[tuple[str, list[str]]]:
+    """Methods that are of neither torch nor transformers: the name of each, and what it takes."""
+    for kind in type(model).__mro__:
+        if not kind.__module__.startswith(("transformers.", "torch.", "builtins")):
+            for name, method in vars(kind).items():
+                if isfunction(method):
+                    yield name, [*signature(method).parameters]
+
+
 #: What a method takes that writes an answer into masked places, block by block or all at once.
 _BY_DIFFUSION = re.compile("block_(length|size)|denois|remasking|diffusion|mask_token_id")
-
 
 _READ_OTHERWISE = (
     "{what}, and may write answers by diffusion: then it reads a prompt by blocks, or beside "
@@ -138,17 +146,13 @@ def diffusion_doubt(model: Any) -> str:
     if is_native(model):
         return ""
     settings: dict[str, Any] = getattr(getattr(model, "config", None), "to_dict", dict)()
-    if any(name == "mask_token_id" for name, _ in fields(settings)):
+    if any(name == "mask_token_id" and value is not None for name, value in fields(settings)):
         return _READ_OTHERWISE.format(what=f"{type(model).__name__} has a mask_token_id")
-    for kind in type(model).__mro__:
-        if kind.__module__.startswith(("transformers.", "torch.", "builtins")):
-            continue
-        for name, method in vars(kind).items():
-            if "generate" in name and isfunction(method):
-                takes = _BY_DIFFUSION.search(" ".join([name, *signature(method).parameters]))
-                if takes is not None:
-                    what = f"{type(model).__name__}.{name}() takes {takes[0]}"
-                    return _READ_OTHERWISE.format(what=what)
+    for name, takes in own_methods(model):
+        told = _BY_DIFFUSION.search(" ".join([name, *takes])) if "generate" in name else None
+        if told is not None:
+            what = f"{type(model).__name__}.{name}() takes {told[0]}"
+            return _READ_OTHERWISE.format(what=what)
     return ""
 
 
@@ -159,17 +163,12 @@ def inputs_doubt(model: Any) -> str:
     """
     if is_native(model) or _writes(model):
         return ""
-    for kind in type(model).__mro__:
-        if kind.__module__.startswith(("transformers.", "torch.", "builtins")):
-            continue
-        for name, method in vars(kind).items():
-            if _NOT_THEM.search(name) or not isfunction(method):
-                continue
-            takes = " ".join(signature(method).parameters)
-            if _PICTURES.search(takes) and _WORDS.search(takes):
-                return (
-                    f"{type(model).__name__} has no head that writes text, and its {name}() takes "
-                    "pictures and words: it may ask with others than the chat template's; hold the "
-                    "prompt that `normprobe inputs` prints against it"
-                )
+    for name, taken in own_methods(model):
+        takes = " ".join(taken)
+        if not _NOT_THEM.search(name) and _PICTURES.search(takes) and _WORDS.search(takes):
+            return (
+                f"{type(model).__name__} has no head that writes text, and its {name}() takes "
+                "pictures and words: it may ask with others than the chat template's; hold the "
+                "prompt that `normprobe inputs` prints against it"
+            )
     return ""

@@ -25,6 +25,7 @@ class ClassRows:
         self.entered = 0  # all rows that entered the first block
         self._since = 0  # those since the encoder returned: it may run picture by picture
         self._of_image = 0  # how many an image has there
+        self._layers = 0  # how many blocks it has
         self._patches = 0  # how many an image is cut into
         self._handed_over = 0  # how many an image has in what the encoder handed over last
         self._hidden: Tensor | None = None  # [images, rows] bool, of those that blocks attend to
@@ -32,18 +33,20 @@ class ClassRows:
     def watch(self, encoder: nn.Module) -> Iterator[RemovableHandle]:
         """Hooks on the first block and convolution; without blocks the latter tells it."""
         cuts = (m for m in encoder.modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
-        if (block := next(iter(encoder_blocks(encoder).values()), None)) is not None:
+        blocks = encoder_blocks(encoder)
+        self._layers = len(blocks)
+        if (block := next(iter(blocks.values()), None)) is not None:
             yield before_call(block, self._enter)
         if (first := next(cuts, None)) is not None:
             yield after_call(first, self._cut if block is None else self._count_patches)
 
-    def is_of_one(self, states: list[Any], encoder: nn.Module) -> bool:
+    def are_of_layers(self, states: list[Any]) -> bool:
         """Whether each of several states holds all rows of the blocks: they are its layers'."""
         alike = [each for each in states if isinstance(each, Tensor) and each.dim() > 2]
         rows = {each[..., 0].numel() for each in alike}
         whole = [{self._since - count * len(alike[0])} for count in (0, self.count) if alike]
-        layers = len(encoder_blocks(encoder))
-        return len(alike) == len(states) in (layers, layers + 1) and rows in whole
+        many = len(states) in (self._layers, self._layers + 1)
+        return len(alike) == len(states) and many and rows in whole
 
     def since_last(self) -> tuple[int, Tensor | None]:
         """How many rows entered since the encoder returned last, and which of them a mask hides."""

@@ -47,6 +47,7 @@ from normprobe.model.find.parts import (
 )
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.provenance import text_ids
+from normprobe.model.tracing.language import holds
 from normprobe.model.tracing.recording import tensors
 from normprobe.statistics.token_metrics import token_norms
 
@@ -109,8 +110,7 @@ def _larger_lists(model: MeasuredModel) -> dict[str, nn.Module]:
         if isinstance(module, nn.ModuleList)
         and len(module) > 1
         and holds_blocks(module)
-        and not f"{name}.".startswith(f"{ours.name}.")
-        and not f"{ours.name}.".startswith(f"{name}.")
+        and not (holds(ours.name, name) or holds(name, ours.name))
         and size_of(module) > size_of(ours.module)
     }
 

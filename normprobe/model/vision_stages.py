@@ -360,8 +360,7 @@ class VisionStages:
     def _handed_over(self, output: Any) -> list[Tensor]:
         if isinstance(output, list):
             self._note_scales(output)
-            assert self._parts.vision_encoder is not None
-            if self._classes.is_of_one(output, self._parts.vision_encoder.module):
+            if self._classes.are_of_layers(output):
                 self._of_last_layer = output[-1]
         return returned_states(output)
 

@@ -248,7 +248,8 @@ def _bridge_class(foreign: type) -> None:
             elif issubclass(foreign, ProcessorMixin):
                 bridge_class_token(foreign)
                 bridge_token_kinds(foreign)
-                bridge_processor_parts(foreign)
+                if is_line_5():
+                    bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
                 bridge_rope_scaling(foreign)
                 bridge_config_defaults(foreign)
@@ -257,7 +258,7 @@ def _bridge_class(foreign: type) -> None:
                 bridge_validation(foreign)
             else:
                 return
-            if issubclass(foreign, PreTrainedModel):
+            if issubclass(foreign, PreTrainedModel):  # last: it gathers before the rest looks
                 bridge_parts(foreign)
         finally:
             noting.pop()

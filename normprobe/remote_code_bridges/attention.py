@@ -2,12 +2,12 @@
 
 import importlib
 from functools import wraps
-from inspect import getsource, isfunction, signature
+from inspect import isfunction, signature
 from typing import Any
 
 from torch import nn
 
-from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, noting
+from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, noting, source_of
 
 #: What decoders of transformers called for the mask of their layers, and call no more.
 _OF_MASKS = ("_update_causal_mask", "_prepare_decoder_attention_mask")
@@ -22,16 +22,9 @@ def uncalled_masks(model: Any) -> list[str]:
             if not own.__module__.startswith(("torch.", "transformers.", "normprobe.")):
                 for name in _OF_MASKS:
                     calls = f".{name}("
-                    if name in vars(own) and not any(calls in _source_of(p) for p in parents):
+                    if name in vars(own) and not any(calls in source_of(p) for p in parents):
                         found.append(f"{own.__name__}.{name}")
     return list(dict.fromkeys(found))
-
-
-def _source_of(kind: type) -> str:
-    try:
-        return getsource(kind)
-    except (OSError, TypeError):
-        return ""
 
 
 def bridge_causal_mask(base: Any) -> None:

@@ -10,13 +10,13 @@ import re
 import sys
 from functools import wraps
 from types import MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling, CausalLMOutputWithPast
 
-from normprobe.remote_code_bridges.noted import note_bridge
+from normprobe.remote_code_bridges.noted import note_bridge, source_of
 from normprobe.versions import is_line_5
 
 #: Whose model inside was the language model alone, and the tower that lay beside it.
@@ -33,7 +33,7 @@ def bridge_parts(model_class: Any) -> None:
     if native is None:
         return
     inner, own = _inner_class(native), order[: order.index(native)]
-    with_head = not any("lm_head" in _source(each) for each in own)
+    with_head = not any("lm_head" in source_of(each) for each in own)
     look_up, put, finish = model_class.__getattr__, model_class.__setattr__, model_class.post_init
 
     def look_inside(self: Any, name: str) -> Any:
@@ -52,7 +52,7 @@ def bridge_parts(model_class: Any) -> None:
 
     def put_inside(self: Any, name: str, value: Any) -> None:
         inside = vars(self).get("_modules", {}).get("model")
-        if isinstance(inside, inner) and name in {**inside._modules, **inside._parameters}:
+        if isinstance(inside, inner) and name in _held(inside):
             note_bridge(f"parts of {inner.__name__}")
             _put(self, inside, name, value)
         else:
@@ -71,7 +71,7 @@ def bridge_parts(model_class: Any) -> None:
     model_class.post_init = gather_and_finish
     for each in filter(_is_native, native.__mro__):
         for name, value in vars(each).items():  # 4.57 looks inside: it would not see what is set
-            if isinstance(value, property) and "self.model." in _source(value.fget):
+            if isinstance(value, property) and "self.model." in source_of(value.fget):
                 setattr(model_class, name, property(_nowhere))
 
 
@@ -81,7 +81,7 @@ def bridge_text_alone(module: ModuleType) -> None:
         whole, tower = vars(module).get(name), vars(module).get(tower_name)
         if not (isinstance(whole, type) and isinstance(tower, type) and _is_native(whole)):
             continue
-        written = _source(module)
+        written = source_of(module)
         if not all(
             re.search(rf"\b{each}(\._from_config)?\(", written) for each in (name, tower_name)
         ):
@@ -139,7 +139,7 @@ def _gather(model: Any, inner: Any, own: Any) -> None:
         with torch.device("meta"):
             inside = inner(model.config)
         for name, part in beside.items():
-            if name in {**inside._modules, **inside._parameters}:
+            if name in _held(inside):
                 delattr(model, name)
                 _put(model, inside, name, part)
         model.model = inside
@@ -149,18 +149,22 @@ def _gather(model: Any, inner: Any, own: Any) -> None:
     for each in reversed(own):
         for name, method in vars(each).items():
             asked = inspect.isfunction(method) and name in vars(inner) and name[:2] != "__"
-            if asked and name != "forward" and "self.model." not in _source(method):
+            if asked and name != "forward" and "self.model." not in source_of(method):
                 vars(inside)[name] = _as_asked(MethodType(method, model))
 
 
 def _put(model: Any, inside: Any, name: str, part: Any) -> None:
     """One part into the model inside; the head of a language model beside it."""
-    ask: Any = part.get_output_embeddings if isinstance(part, PreTrainedModel) else lambda: None
-    head = ask()
+    head = cast(Any, part).get_output_embeddings() if isinstance(part, PreTrainedModel) else None
     if name == "language_model" and head is not None:
         model.lm_head = head
         part = part.base_model
     setattr(inside, name, part)
+
+
+def _held(inside: Any) -> dict[str, Any]:
+    """Parts of a model inside, by their names."""
+    return {**inside._modules, **inside._parameters}
 
 
 def _as_asked(method: Any) -> Any:
@@ -190,7 +194,7 @@ def _as_asked(method: Any) -> Any:
 def _of_inside(model: Any, inner: Any, name: str) -> Any:
     """What a class had, and its model inside has: a part, or a method."""
     inside = model._modules.get("model")
-    if isinstance(inside, inner) and name in {**inside._modules, **inside._parameters}:
+    if isinstance(inside, inner) and name in _held(inside):
         return getattr(inside, name)
     method = vars(inner).get(name)
     if not inspect.isfunction(method):
@@ -224,14 +228,6 @@ def _inner_class(native: Any) -> Any:
 
 def _is_native(each: Any) -> bool:
     return bool(each.__module__.startswith("transformers.models."))
-
-
-def _source(each: Any) -> str:
-    """The text of a class, a function or a module, empty where no file has it."""
-    try:
-        return inspect.getsource(each)
-    except (OSError, TypeError):
-        return ""
 
 
 def _nowhere(_self: Any) -> Any:

@@ -6,13 +6,14 @@ packed ones ``[rows, heads, head size]``, cut at ``cu_seqlens``.
 
 import importlib.util
 import re
-from inspect import getsource
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from normprobe.remote_code_bridges.noted import source_of
 
 
 def flash_attn_func(
@@ -187,10 +188,7 @@ def bridge_flash_functions(module: ModuleType) -> None:
     """
     if importlib.util.find_spec("flash_attn") is not None:
         return
-    try:
-        called = set(_NAMES.findall(getsource(module)))
-    except (OSError, TypeError):
-        return
+    called = set(_NAMES.findall(source_of(module)))
     for name in called & globals().keys():
         if vars(module).get(name) is None:
             setattr(module, name, globals()[name])

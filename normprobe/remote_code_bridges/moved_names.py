@@ -191,7 +191,8 @@ def _find_moved(module_name: str, wanted: str) -> None:
         getattr(module, wanted)
         return
     folder = Path(transformers.__file__).parent
-    own = [f"{'/'.join(module_name.split('.')[1:-1])}/*.py"] * module_name.count(".models.")
+    beside = "/".join(module_name.split(".")[1:-1])
+    own = [f"{beside}/*.py"] if ".models." in module_name else []
     defines = re.compile(_DEFINES.format(name=re.escape(wanted)), re.MULTILINE)
     for file in (each for place in [*own, *_SHARED] for each in sorted(folder.glob(place))):
         if file.name.startswith(("__", "dummy_")):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import getsource, signature
 from typing import Any
 
 #: Marks a class that has its bridges, and holds the names of those it needed when it came.
@@ -21,6 +21,14 @@ def note_bridge(name: str) -> None:
 def takes_keywords(function: Any) -> bool:
     """Whether a function takes keywords of any name."""
     return any(p.kind is p.VAR_KEYWORD for p in signature(function).parameters.values())
+
+
+def source_of(written: Any) -> str:
+    """The text of a class, a function or a module; empty where no file has it."""
+    try:
+        return getsource(written)
+    except (OSError, TypeError):
+        return ""
 
 
 def in_place_of(holder: Any, name: str) -> Callable[[Callable[..., Any]], Any]:

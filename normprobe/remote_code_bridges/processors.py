@@ -3,8 +3,8 @@
 import importlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import wraps
-from inspect import getsource, signature
+from functools import cache, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers.utils.hub import cached_file
 
-from normprobe.remote_code_bridges.noted import in_place_of, note_bridge
+from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, source_of
 from normprobe.versions import is_line_5
 
 tokenization_auto = importlib.import_module("transformers.models.auto.tokenization_auto")
@@ -99,7 +99,9 @@ def bridge_class_token(processor_class: Any) -> None:
 
     @wraps(process)
     def count_and_process(self: Any, *arguments: Any, **options: Any) -> Any:
-        if getattr(self, told, None) == 0 and _written_for(self) < Version("4.48.0.dev0"):
+        if getattr(self, told, None) == 0 and _written_for(self.tokenizer.name_or_path) < Version(
+            "4.48.0.dev0"
+        ):
             note_bridge(told)
             setattr(self, told, 1)
         return process(self, *arguments, **options)
@@ -131,9 +133,7 @@ def bridge_token_kinds(processor_class: Any) -> None:
     And it looks for what all its parts take by a name that went (MolmoAct).
     """
     merge, new, went = processor_class._merge_kwargs, "return_mm_token_type_ids", "common_kwargs"
-    written = ""
-    with suppress(OSError, TypeError):
-        written = getsource(processor_class)
+    written = source_of(processor_class)
     if new in written:
         return
 
@@ -151,10 +151,11 @@ def bridge_token_kinds(processor_class: Any) -> None:
     processor_class._merge_kwargs = merge_as_written
 
 
-def _written_for(processor: Any) -> Version:
-    """The transformers that saved the checkpoint of a processor; where none tells, a late one."""
+@cache
+def _written_for(place: str) -> Version:
+    """The transformers that saved a checkpoint; where none tells, a late one."""
     with suppress(OSError, KeyError, TypeError, InvalidVersion):
-        config, _ = PretrainedConfig.get_config_dict(processor.tokenizer.name_or_path)
+        config, _ = PretrainedConfig.get_config_dict(place)
         return Version(config["transformers_version"])
     return Version("5")
 

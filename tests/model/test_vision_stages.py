@@ -407,6 +407,16 @@ def test_no_patch_of_several_layers_is_a_class_row(named: dict[str, str]) -> Non
     assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
+def check_squares(module: Any, named: dict[str, str]) -> None:
+    """The encoder's visual rows are those of its squares, one by one."""
+    run = Probe(module, named=named).interface({"tokens": IDS, "image": SEEN})
+    found = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    assert found.loc[schema.VISUAL, "tokens"] == norms.size
+    assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
 class Gated(Eye):
     """As MOSS-Video's: behind a gate it joins states of each picture's only tile."""
 
@@ -427,12 +437,7 @@ class OfGated(Pooling):
 def test_a_gate_is_no_width_of_a_map() -> None:
     module = made(OfGated)
     module.vision, module.connector = Gated(), nn.Linear(96, 32)
-    run = Probe(module, named=BY_HAND).interface({"tokens": IDS, "image": SEEN})
-    found = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
-    with torch.no_grad():
-        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
-    assert found.loc[schema.VISUAL, "tokens"] == norms.size
-    assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+    check_squares(module, named=BY_HAND)
 
 
 class AllLayers(Eye):
@@ -462,12 +467,7 @@ def test_of_a_list_of_all_layers_states_the_last_is_the_encoder_s(
     module = made(OfAllLayers)
     module.vision, module.connector = AllLayers(), nn.Linear(24, 32)
     module.vision.whole = whole
-    run = Probe(module, named=named).interface({"tokens": IDS, "image": SEEN})
-    found = flat(run.table).set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
-    with torch.no_grad():
-        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
-    assert found.loc[schema.VISUAL, "tokens"] == norms.size
-    assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+    check_squares(module, named=named)
 
 
 class Lines(nn.Module):

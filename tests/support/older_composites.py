@@ -63,13 +63,7 @@ class OwnForwardOfSomebody(LlavaForConditionalGeneration):
 class OwnPartsAndForwardOfSomebody(LlavaForConditionalGeneration):
     """It makes its parts by itself, and has a forward of its own, too (CXRMate-ED)."""
 
-    def __init__(self, config: Any) -> None:
-        super(LlavaPreTrainedModel, self).__init__(config)
-        self.vision_tower = AutoModel.from_config(config.vision_config)
-        self.multi_modal_projector = LlavaMultiModalProjector(config)
-        self.language_model = AutoModelForCausalLM.from_config(config.text_config)
-        self.post_init()
-
+    __init__ = OwnPartsOfSomebody.__init__
     forward = OwnForwardOfSomebody.forward
 
 

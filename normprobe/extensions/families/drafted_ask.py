@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from inspect import Parameter, getsource, isfunction, signature
+from inspect import Parameter, getsource, signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 
 from normprobe.inputs.chat import is_multimodal
 from normprobe.inputs.inputs_file import GUESS, InputsFile
+from normprobe.model.class_doubts import own_methods
 
 #: Methods that answer a prompt about a picture, by how often code has them.
 _ANSWERS = ("chat", "answer_question", "ask_question", "mm_generate", "query", "infer")
@@ -78,17 +79,12 @@ def answering(model: nn.Module) -> str:
 
 def _other_answers(model: nn.Module) -> Iterator[str]:
     """Further methods of its own classes that take a picture and words."""
-    for kind in type(model).__mro__:
-        if kind.__module__.startswith(("torch.", "transformers.")):
-            continue
-        for name, method in vars(kind).items():
-            if not isfunction(method) or _STEPS.search(name):
-                continue
-            takes = [each for each in signature(method).parameters if each != "self"]
-            seen = any(_PICTURE.search(each) for each in takes)
-            told = any(_WORDS.search(each) or _MESSAGES.search(each) for each in takes)
-            if seen and told and not any(_OF_STEPS.search(each) for each in takes):
-                yield name
+    for name, takes in own_methods(model):
+        seen = any(_PICTURE.search(each) for each in takes)
+        told = any(_WORDS.search(each) or _MESSAGES.search(each) for each in takes)
+        steps = _STEPS.search(name) or any(_OF_STEPS.search(each) for each in takes)
+        if seen and told and not steps:
+            yield name
 
 
 def compares(model: nn.Module) -> bool:

@@ -185,7 +185,6 @@ def file_text(
     prepared = PREPARED_LATER if loads_later(model) else ""
     prepared = UNPREPARED if source is None else prepared
     prepared = once_text(model, prepared) if asks_itself else prepared
-    whole = given in ("made", "dict(made)")  # as it is made, whatever forward takes
     before += "" if "def prepare(" in before else prepared
     taken = _lines(takes.taken or ["# nothing that is known here"])
     return _FILE.format(
@@ -194,7 +193,7 @@ def file_text(
         # A stranger's names are in it, and the file is run.
         facts=_facts(known).replace('"""', "'''") if source else "Its code is not known yet.\n",
         before=before,
-        takes="" if whole else _TAKES.format(taken=taken),
+        takes=_TAKES.format(taken=taken) if "TAKES" in given else "",
         made=how,
         filled="".join(f"\n    {FILLED[each]}" for each in takes.filled),
         given=given,

@@ -203,11 +203,11 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     else:
         kept = stub
     first_try: tuple[str, str] | None = None
-    with_flags = "", ""
-    asked, by_hand, asking, flagged, inserts = list[str](), False, True, True, False
+    with_flags: tuple[str, str] | None = None
+    asked, by_hand, asking, inserts = list[str](), False, True, False
     while True:
         made = file_text(model, path.name, loading, source, kept, said, asked, by_hand, asking)
-        made = made if flagged else made.replace(_FLAGS, "")
+        made = made.replace(_FLAGS, "") if with_flags else made
         made = _AS_MANY.sub(r"\1 * 1", made) if inserts else made
         if loading.inputs:
             made = _with_edits(made, first, edited)
@@ -223,15 +223,15 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
             by_hand = True  # its package's pixels may be of use to others alone (PAVE)
         elif not inserts and _is_squared(text, told):
             inserts = True  # each of as many ids as rows gets as many rows (GMAI-VL, MinerU2.0)
-        elif flagged and _FLAGS in text and not _is_measured(told):
-            flagged, with_flags = False, (told, text)  # a copy may do without them (HoVLE)
+        elif not with_flags and _FLAGS in text and not _is_measured(told):
+            with_flags = told, text  # a copy may do without them (HoVLE)
         elif asking and _is_by_asking(text, kept) and not _is_measured(told):
             asking, first_try = False, (told, text)
         else:
             break
     if _is_measured(told):
         return told, text
-    if not flagged:
+    if with_flags:
         told, text = with_flags[0], _written(path, with_flags[1])
     if "def forward(" not in kept and (runs := _forward_of(_class_of(source), _SEES)):
         _written(path, text + runs)  # a forward may be one of training (UReader)
