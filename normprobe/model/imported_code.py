@@ -168,7 +168,7 @@ def register_class(raw: Mapping[str, Any]) -> Any:
         stands_in = of_base and same_type and kind.__name__.endswith("ForCausalLM")
         if kind.__name__ not in names and not stands_in:
             continue
-        # Code of a repository may have been met before in this process: it is not what was imported.
+        # Code of a repository that this process met before is not what was imported.
         if kind.__module__.partition(".")[0] not in ("transformers", "transformers_modules"):
             of_name.append((kind, reader))
     if not of_name or any(reader is known for _, reader in of_name):
