@@ -195,10 +195,9 @@ def open_checkpoint(
             if not ({"model_type", "auto_map"} & raw.keys()) and setup is None:
                 # Transformers 4 would go by the name of its folder (AKI's holds "phi").
                 raise ValueError(f"Unrecognized model in {model}")
-            reader = AutoConfig if setup is None else register_class(raw) or AutoConfig
-            config = reader.from_pretrained(
-                source, revision=revision, trust_remote_code=trust_remote_code and not absent
-            )
+            own = trust_remote_code and not absent
+            reader = AutoConfig if setup is None else register_class(raw, own=own) or AutoConfig
+            config = reader.from_pretrained(source, revision=revision, trust_remote_code=own)
             if absent or (not trust_remote_code and not is_own_code(config)):
                 config.auto_map = {}  # what setup() imported has it, or it is not to run
             if offered:

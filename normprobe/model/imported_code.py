@@ -141,10 +141,11 @@ def run_setup(
         ) from error
 
 
-def register_class(raw: Mapping[str, Any]) -> Any:
+def register_class(raw: Mapping[str, Any], *, own: bool) -> Any:
     """Register the class that a config names, where imported code defines it and did not.
 
-    Such a package makes its models by name, as Yi-VL and Honeybee do.
+    Such a package makes its models by name, as Yi-VL and Honeybee do. ``own``: whether the code
+    that ``auto_map`` names is there, and may run.
 
     Returns:
         The class that reads its config, whatever type that names; None: there was nothing to do.
@@ -153,6 +154,9 @@ def register_class(raw: Mapping[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
     names, model_type = raw.get("architectures") or (), str(raw.get("model_type"))
+    offered = [str(one) for one in (raw.get("auto_map") or {}).values()] if own else []
+    if any(one.endswith(f".{name}") for one in offered for name in names):
+        return None  # the repository has it; another class may have the same name
     native = [getattr(getattr(transformers, n, None), "config_class", None) for n in names]
     # A config that was saved over that of its base names the class of that one (Robin).
     of_base = bool(native) and all(n is not None and n.model_type != model_type for n in native)

@@ -498,7 +498,7 @@ class CheckpointSource(ModelSource):
         said = cached(self.checkpoint.source, "config.json", self.checkpoint.revision)
         names = read_config_file(said).get("architectures") or ()
         doubts = [self.checkpoint.doubt, other_class_doubt(model, names)]
-        if self._inputs_file.build is None:
+        if runs and self._inputs_file.build is None:
             doubts += [inputs_doubt(model), diffusion_doubt(model)]
         if not is_native(model) and (masks := uncalled_masks(model)):
             doubts.append(

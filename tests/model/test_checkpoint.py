@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -264,15 +263,18 @@ def test_code_of_a_repository_is_found_again_beside_a_setup(repository: Any) -> 
         build_on_meta(opened)
 
 
-def test_a_class_of_another_repository_of_the_same_name_is_not_taken(repository: Any) -> None:
-    """Two copies of a repository, one of them changed, are measured one after the other."""
-    original = Path(repository("buffers"))
-    changed = Path(shutil.copytree(original, original.with_name("buffers_changed")))
-    file = InputsFile(setup=lambda: None)
-    for folder in (changed, original):
-        opened = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
-        model = build_on_meta(opened)
-        assert type(model).__module__.split(".")[1] == folder.name
+@pytest.mark.parametrize("module", ["transformers_modules.others.modeling", "modeling_of_others"])
+def test_a_class_of_the_same_name_that_was_met_before_is_not_taken(
+    module: str, repository: Any
+) -> None:
+    """Copies of a repository, one of them changed, are measured one after the other."""
+    folder = Path(repository("buffers"))
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    config = type("OthersConfig", (PretrainedConfig,), {"model_type": "others"})
+    others = type(name, (PreTrainedModel,), {"config_class": config, "__module__": module})
+    file = InputsFile(setup=lambda: others)
+    opened = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
+    assert type(build_on_meta(opened)).__module__.split(".")[1] == folder.name
 
 
 def test_a_class_that_only_auto_model_offers_is_built_by_it() -> None:
