@@ -11,6 +11,7 @@ from normprobe.failures import is_native, other_version
 from normprobe.model.config import fields
 from normprobe.model.find.parts import head_of
 from normprobe.model.model_kind import is_own_code
+from normprobe.remote_code_bridges.noted import source_of
 
 
 def class_doubt(raw: Mapping[str, Any], config: Any, auto: Any) -> str:
@@ -153,6 +154,28 @@ def diffusion_doubt(model: Any) -> str:
         if told is not None:
             what = f"{type(model).__name__}.{name}() takes {told[0]}"
             return _READ_OTHERWISE.format(what=what)
+    return ""
+
+
+def attention_doubt(model: Any) -> str:
+    """A doubt where one attention of own code leaves out what another computes with (Emu3.5).
+
+    A class for each way to attend derives from the first one; norms of queries may lack in some.
+    """
+    first = {type(module): module for module in reversed([*model.modules()])}
+    for kind, module in first.items():
+        base = kind.__mro__[1]
+        own = not base.__module__.startswith(("torch.", "transformers."))
+        if not own or "forward" not in vars(kind) or "forward" not in vars(base):
+            continue
+        ours, theirs = source_of(kind), source_of(base.forward)
+        used = [name for name, _ in module.named_children() if f"self.{name}(" in theirs]
+        left = [name for name in used if f"self.{name}" not in ours]
+        if left and len(left) < len(used):
+            return (
+                f"{kind.__name__} leaves out {', '.join(left)}, which {base.__name__} computes "
+                "with: another --attn-implementation may be that of its authors"
+            )
     return ""
 
 

@@ -33,7 +33,12 @@ from normprobe.model.attention_weights import (
 )
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.checkpoint_place import SPECIMEN, cached
-from normprobe.model.class_doubts import diffusion_doubt, inputs_doubt, other_class_doubt
+from normprobe.model.class_doubts import (
+    attention_doubt,
+    diffusion_doubt,
+    inputs_doubt,
+    other_class_doubt,
+)
 from normprobe.model.config import read_config_file
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
@@ -499,7 +504,11 @@ class CheckpointSource(ModelSource):
         names = read_config_file(said).get("architectures") or ()
         doubts = [self.checkpoint.doubt, other_class_doubt(model, names)]
         if runs and self._inputs_file.build is None:
-            doubts += [inputs_doubt(model), diffusion_doubt(model)]
+            doubts.append(inputs_doubt(model))
+        if runs and self._inputs_file.forward is None:
+            doubts.append(diffusion_doubt(model))
+        if not is_native(model):
+            doubts.append(attention_doubt(model))
         if not is_native(model) and (masks := uncalled_masks(model)):
             doubts.append(
                 f"its code overrides {', '.join(masks)}, which this transformers never calls: "

@@ -30,7 +30,12 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.measurements.inspect import inspected
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.class_doubts import diffusion_doubt, inputs_doubt, other_class_doubt
+from normprobe.model.class_doubts import (
+    attention_doubt,
+    diffusion_doubt,
+    inputs_doubt,
+    other_class_doubt,
+)
 from normprobe.model.imported_code import absent_code, run_setup
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.model_kind import KINDS, auto_class
@@ -502,6 +507,38 @@ def test_a_class_that_writes_no_text_may_make_other_prompts() -> None:
     told = inputs_doubt(Embeds())
     assert told.startswith("Embeds has no head that writes text, and its get_fused_embeddings()")
     assert inputs_doubt(Writes()) == "" == inputs_doubt(tiny_model("llava"))
+
+
+class _Eager(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.q_norm = nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x: Any) -> Any:
+        return self.q_norm(self.q_proj(x))
+
+
+class _Faster(_Eager):
+    def forward(self, x: Any) -> Any:
+        return self.q_proj(x) if x.is_leaf else super().forward(x)
+
+
+class _Whole(_Eager):
+    def forward(self, x: Any) -> Any:
+        return self.q_norm(nn.functional.linear(x, self.q_proj.weight))
+
+
+class _Handed(_Eager):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)
+
+
+def test_an_attention_that_leaves_out_what_another_computes_with_is_a_doubt() -> None:
+    """Emu3.5's of sdpa has the norms of queries and keys, and never runs them."""
+    told = attention_doubt(nn.Sequential(_Eager(), _Faster()))
+    assert told.startswith("_Faster leaves out q_norm, which _Eager computes with: another --att")
+    assert attention_doubt(nn.Sequential(_Eager(), _Whole(), _Handed())) == ""
+    assert attention_doubt(tiny_model("llava")) == ""
 
 
 def test_an_answer_by_diffusion_reads_its_prompt_otherwise() -> None:

@@ -99,3 +99,18 @@ def test_a_mask_that_nothing_makes_is_a_doubt_of_the_run(
     )
     told = "its code overrides UnseenForCausalLM._update_causal_mask, which this transformers never"
     assert (told in " ".join(run.record.get("doubts", []))) == (not calls)
+
+
+@pytest.mark.parametrize(("runs_it", "doubted"), [(False, True), (True, False)])
+def test_diffusion_is_a_doubt_unless_a_file_runs_the_model_itself(
+    runs_it: bool, doubted: bool, checkpoint: Path
+) -> None:
+    """DiffusionVL takes other inputs than its processor makes, and reads a prompt by blocks."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "mask_token_id": 3}))
+    own = "def forward(model, **inputs):\n    return model(**inputs)\n" * runs_it
+    (checkpoint / "inputs.py").write_text(INPUTS + own)
+    probe = Probe(str(checkpoint), trust_remote_code=True, inputs=str(checkpoint / "inputs.py"))
+    run = probe.layers("sample", limit=1, intervals=False, workers=0)
+    told = " ".join(run.record.get("doubts", []))
+    assert ("may write answers by diffusion" in told) == doubted

@@ -178,15 +178,17 @@ def _of_readme(readme: Path | None) -> tuple[str, str]:
     """What README.md defines to make pixels, and a call of it for the picture of a sample.
 
     Of its blocks of Python the functions, with imports and constants that they name; none where
-    one names what only a run of the blocks makes.
+    one names what only a run of the blocks makes. Of several that make pixels it is the one that
+    the blocks call, with the numbers that they pass.
     """
     text = readme.read_text(encoding="utf-8", errors="ignore") if readme else ""
-    defined = dict[str, ast.stmt]()
+    defined, called = dict[str, ast.stmt](), dict[str, ast.Call]()
     for block in _PYTHON.findall(text):
         with suppress(SyntaxError, ValueError, RecursionError):
             for node in ast.parse(block).body:
                 defined |= {name: node for name in _names(node) if name not in defined}
-    for name, node in defined.items():
+                called = {**_calls(node), **called}
+    for name, node in sorted(defined.items(), key=lambda item: item[0] not in called):
         if isinstance(node, ast.FunctionDef) and _MAKES_PIXELS.search(name) and node.args.args:
             first = node.args.args[0].arg
             picture = (
@@ -194,8 +196,26 @@ def _of_readme(readme: Path | None) -> tuple[str, str]:
             )
             source = "\n\n".join(ast.unparse(each) for each in _needed(node, defined))
             clash = {name for each in _needed(node, defined) for name in _names(each)} & _TAKEN
-            return ("", "") if clash else (f"\n{source}\n\n", f"{name}({picture})")
+            passed = [picture, *_literals(called[name])] if name in called else [picture]
+            return ("", "") if clash else (f"\n{source}\n\n", f"{name}({', '.join(passed)})")
     return "", ""
+
+
+def _calls(node: ast.stmt) -> dict[str, ast.Call]:
+    """Calls of functions by their bare names in a statement that runs; the first of each."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {}
+    found = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return {each.func.id: each for each in reversed(found) if isinstance(each.func, ast.Name)}
+
+
+def _literals(call: ast.Call) -> Iterator[str]:
+    """What a call passes beside the picture, as far as the text alone says it."""
+    for named in call.keywords:
+        with suppress(ValueError):
+            ast.literal_eval(named.value)
+            if named.arg is not None:
+                yield f"{named.arg}={ast.unparse(named.value)}"
 
 
 def _names(node: ast.stmt) -> Iterator[str]:

@@ -100,6 +100,10 @@ def _taken(
     pixels = [name for name in pixel_inputs(made) or ["pixel_values"] if name not in takes]
     waiting = [name for name in takes if _PIXELS.search(name) and name not in offered]
     renamed = dict(zip(waiting, pixels, strict=False))
+    for name in takes:  # of one, or of all of a batch: image_grid_thws
+        near = name.removesuffix("s") if name.endswith("s") else f"{name}s"
+        if name not in offered and near in offered and near not in takes:
+            renamed.setdefault(name, near)
     for name in takes:
         if name in offered or name in renamed:
             yield f'"{name}": "{renamed.get(name, name)}",'

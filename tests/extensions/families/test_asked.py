@@ -363,6 +363,29 @@ def test_code_of_a_readme_is_not_run_unless_it_is_trusted(trust: bool, tmp_path:
     assert "def build" not in ask_text(Answers(), False, readme)  # the file has one of its own
 
 
+def test_the_function_that_a_readme_calls_makes_pixels_and_as_it_is_called(tmp_path: Path) -> None:
+    """Reyes calls one around load_image, with fewer tiles; InternVL passes their number."""
+    more = """
+def preprocess_image(file_path, most=6, bright=True):
+    return load_image(file_path, most)
+
+pixel_values = preprocess_image("one.jpg", most=4, bright=model.training)
+"""
+    readme = tmp_path / "README.md"
+
+    class Answers(_Asked):
+        def chat(self, pixel_values: Any, question: str) -> None: ...
+
+    readme.write_text(_README.replace('load_image("one.jpg")', "load_image('one.jpg', side=8)"))
+    text = ask_text(Answers(), False, readme)
+    assert "load_image(picture_file(sample.image), side=8)" in text
+    uncalled = _README.replace('load_image("one.jpg")', "None").replace("\n```\n", f"\n{more}```\n")
+    readme.write_text(uncalled)
+    text = ask_text(Answers(), False, readme)
+    assert "preprocess_image(picture_file(sample.image), most=4)" in text
+    assert "def load_image(" in text
+
+
 def test_a_chat_of_words_alone_is_not_asked() -> None:
     class Talks(_Asked):
         def chat(self, tokenizer: Any, query: str, history: Any = None) -> None:

@@ -35,6 +35,7 @@ from transformers import (
 from normprobe import Probe, load_run
 from normprobe.extensions.families import (
     drafted_constants,
+    drafted_takes,
     drafted_text,
     inputs_draft,
     package_code,
@@ -764,6 +765,17 @@ def test_all_that_a_processor_makes_is_passed_to_a_forward_that_takes_anything(
     assert "one sample is measured with it: 64 visual" in begun.stdout, begun.output
     for name in ("input_ids", "attention_mask", "pixel_values"):
         assert f'    "{name}": "{name}",\n' in Path("begun.py").read_text()
+
+
+def test_an_input_that_a_processor_names_for_one_picture_is_passed() -> None:
+    """DiffusionVL's forward takes ``images`` and ``image_grid_thws``."""
+    made = {name: torch.ones(1, 3) for name in ("input_ids", "pixel_values", "image_grid_thw")}
+    names = ["input_ids", "labels", "images", "image_grid_thws"]
+    lines = [*drafted_takes._taken(names, made)]
+    assert '"images": "pixel_values",' in lines and '"image_grid_thws": "image_grid_thw",' in lines
+    assert [*drafted_takes._taken([*made, "image_grid_thws"], made)] == [
+        f'"{name}": "{name}",' for name in made
+    ]
 
 
 def test_inputs_of_forward_that_nothing_makes_are_said(
