@@ -230,6 +230,7 @@ def _bridge_class(foreign: type) -> None:
                 bridge_flash_keyword(foreign)
                 bridge_place_keyword(foreign)
                 bridge_no_head(foreign)
+                bridge_generation(foreign)
             if issubclass(foreign, PreTrainedModel) and not is_line_5():
                 bridge_class_attributes(foreign)
                 bridge_kept_modules(foreign)
@@ -238,7 +239,6 @@ def _bridge_class(foreign: type) -> None:
                 bridge_tie_weights(foreign)
                 bridge_model_attributes(foreign)
                 bridge_class_attributes(foreign)
-                bridge_generation(foreign)
                 bridge_building(foreign)
                 bridge_buffers(foreign)
                 if any(issubclass(foreign, tower) for tower in one_class_towers()):

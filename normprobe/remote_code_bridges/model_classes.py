@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
+    GenerationConfig,
     GenerationMixin,
     PreTrainedModel,
 )
@@ -230,17 +231,27 @@ def bridge_no_head(model_class: Any) -> None:
 
 
 def bridge_generation(model_class: Any) -> None:
-    """Models without a head had ``prepare_inputs_for_generation``, which peft asks them for."""
-    name = "prepare_inputs_for_generation"
-    if hasattr(model_class, name):
+    """Every model had what answers: peft asks those without a head for a part of it.
+
+    Those that prepare inputs for it lost ``generate`` in 4.50, unless they are the whole model:
+    code that answers by its language model calls it (AIGV-Assessor).
+    """
+    prepares = "prepare_inputs_for_generation"
+    lacks = "generate" if hasattr(model_class, prepares) else prepares
+    if hasattr(model_class, lacks):
         return
     look_up = model_class.__getattr__
 
     def look_further(self: Any, wanted: str) -> Any:
-        if wanted != name:
+        if wanted != lacks:
             return look_up(self, wanted)
-        note_bridge(name)
-        return partial(GenerationMixin.prepare_inputs_for_generation, self)
+        note_bridge(lacks)
+        if lacks == prepares:
+            return partial(GenerationMixin.prepare_inputs_for_generation, self)
+        model_class.__bases__ += (GenerationMixin,)
+        model_class._supports_default_dynamic_cache = lambda _: False  # it was tuples of tensors
+        self.generation_config = GenerationConfig.from_model_config(self.config)
+        return self.generate
 
     model_class.__getattr__ = look_further
 

@@ -315,9 +315,16 @@ def _in_words(tokenizer: Any, numbers: Sequence[int]) -> str:
         if len(run := [*again]) <= _REPEATED:
             plain += run
             continue
-        told += tokenizer.decode(plain) + f"[{len(run)} x {tokenizer.decode([number])}]"
+        told += _decoded(tokenizer, plain) + f"[{len(run)} x {_decoded(tokenizer, [number])}]"
         plain = []
-    return told + str(tokenizer.decode(plain))
+    return told + _decoded(tokenizer, plain)
+
+
+def _decoded(tokenizer: Any, numbers: Sequence[int]) -> str:
+    try:
+        return str(tokenizer.decode(numbers))
+    except Exception:  # own code may have no word for an id (Emu3.5)
+        return f"[ids {', '.join(map(str, numbers))}]"
 
 
 def _kept(path: Path, first: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -835,6 +836,13 @@ def test_many_of_one_token_are_told_once() -> None:
     tokenizer = byte_tokenizer(("<patch>",), None)
     ids = tokenizer("aaa" + "<patch>" * 5 + "bb<patch>cccc").input_ids
     assert inputs_draft._in_words(tokenizer, ids) == "aaa[5 x <patch>]bb<patch>[4 x c]"
+
+
+def test_an_id_that_a_tokenizer_cannot_say_is_told_as_a_number() -> None:
+    """Emu3.5's fails on ids that a file of its own names, where that is not passed."""
+    tokenizer = SimpleNamespace(decode=lambda numbers: "".join("_ab"[n] for n in numbers))
+    assert inputs_draft._in_words(tokenizer, [1, 2, 7, 7, 7, 7]) == "ab[4 x [ids 7]]"
+    assert inputs_draft._in_words(tokenizer, [1, 7]) == "[ids 1, 7]"
 
 
 def test_what_a_user_says_is_kept_though_it_is_a_guess_elsewhere(tmp_path: Path) -> None:
