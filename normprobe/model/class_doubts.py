@@ -168,7 +168,7 @@ def attention_doubt(model: Any) -> str:
         own = not base.__module__.startswith(("torch.", "transformers."))
         if not own or "forward" not in vars(kind) or "forward" not in vars(base):
             continue
-        ours, theirs = source_of(kind), source_of(base.forward)
+        ours, theirs = source_of(kind), source_of(vars(base)["forward"])
         used = [name for name, _ in module.named_children() if f"self.{name}(" in theirs]
         left = [name for name in used if f"self.{name}" not in ours]
         if left and len(left) < len(used):
