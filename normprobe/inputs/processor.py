@@ -60,6 +60,18 @@ def vocabulary_ids(tokenizer: Any) -> list[int]:
     return sorted(set(tokenizer.get_vocab().values()))
 
 
+def decoded(tokenizer: Any, token_id: int) -> str:
+    """What a token id decodes to; its number where it has no text.
+
+    Placeholders of own code may be no ids of its tokenizer, such as -1, and a mark may be refused
+    where it stands alone (Qwen-VL).
+    """
+    try:
+        return str(tokenizer.decode(token_id))
+    except Exception:
+        return str(token_id)
+
+
 def token_text(tokenizer: Any, token_id: int) -> str:
     """The text of a token, its leading space kept.
 

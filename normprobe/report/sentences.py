@@ -1,6 +1,6 @@
 """What several measurements say: of layers, of few tokens, of broken states, of models."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -187,20 +187,6 @@ def carried_sentence(table: pd.DataFrame, loudest: pd.DataFrame | None, group: s
         return f"{told}."
     which = _which(loudest, int(row["samples"]), here)
     return f"{told}: the loudest token of a sample holds {100 * share:.0f} % of it{which}."
-
-
-def known_text(token_text: Callable[[int], str] | None) -> Callable[[int], str] | None:
-    """Token ids as text, the number where they have none; None where nothing is known of them."""
-    if token_text is None:
-        return None
-
-    def text(token: int) -> str:
-        try:
-            return token_text(token)
-        except Exception:  # placeholders of own code may be no ids of its tokenizer, such as -1
-            return str(token)
-
-    return text
 
 
 def _which(loudest: pd.DataFrame | None, samples: int, here: Mapping[str, object]) -> str:

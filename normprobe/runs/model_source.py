@@ -25,7 +25,7 @@ from normprobe.hooks import arguments_of, is_sharded, lock_of, observing, run_un
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, family_file
 from normprobe.inputs.on_device import moved_to, transformers_config
-from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
+from normprobe.inputs.processor import decoded, load_processor, special_token_ids, vocabulary_ids
 from normprobe.model.attention_weights import (
     attend_eagerly_where_asked,
     attention_in,
@@ -301,7 +301,7 @@ class ModelSource(ABC):
         if special is None and tokenizer is not None:
             special = special_token_ids(tokenizer)
         known = None if tokenizer is None else vocabulary_ids(tokenizer)
-        text = None if tokenizer is None else tokenizer.decode
+        text = None if tokenizer is None else partial(decoded, tokenizer)
         found = MeasuredModel(self._model, parts, special, known, found_by, text)
         if (padding := getattr(tokenizer, "pad_token_id", None)) is not None:
             found.padding_id = padding

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.report.sentences import known_text
 from normprobe.schema import (
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,
@@ -53,7 +52,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     embedded = table_rows(model.parts, model.vocabulary_ids)
     written = {"interface": interface_table(rows, embedded)}
     if "loudest_position" in rows:
-        written["loudest"] = loudest_tokens(rows, _BY, known_text(model.token_text))
+        written["loudest"] = loudest_tokens(rows, _BY, model.token_text)
     histogram = visual_table_histogram(rows, model.parts)
     if len(histogram):
         written["histogram"] = histogram

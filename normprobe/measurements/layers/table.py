@@ -18,7 +18,6 @@ from normprobe.measurements.layers.theory import theory_table
 from normprobe.measurements.layers.turns import turns_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import find_or_trace
-from normprobe.report.sentences import known_text
 from normprobe.schema import (
     GEOMETRIC_RATIOS,
     IMAGE,
@@ -53,7 +52,6 @@ def tables(
 ) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``layers`` contains, with intervals or without."""
     rows = reported_groups(rows)
-    token_text = known_text(model.token_text)
     layers = layers_table(rows, intervals=intervals)
     judged_by = rows if intervals else rows.iloc[:0]
     theory = theory_table(judged_by)
@@ -67,13 +65,13 @@ def tables(
     return {
         "layers": layers,
         "loudest": in_order(
-            loudest_tokens(_of_groups(rows), _BY_LAYER, token_text), group=TABLE_GROUPS
+            loudest_tokens(_of_groups(rows), _BY_LAYER, model.token_text), group=TABLE_GROUPS
         ),
         "theory": theory,
         "assumptions": assumptions_table(judged),
         "accounted": accounted_table(judged_by, layers),
         **{name: table for name, table in asked.items() if not table.empty},
-        **massive_tables(rows, token_text),
+        **massive_tables(rows, model.token_text),
     }
 
 

@@ -280,12 +280,18 @@ def find_or_trace(
                 f"{failure.problem}; a trace of the running model fails, too: {second.problem}",
                 f"{f'{second.remedy}; or ' * (not named_alone)}{failure.remedy}",
             ) from second
+    # An encoder in a module whose text table only a trace finds is not bare (OdysseyAgent).
+    inside = parts.vision_encoder is not None and parts.vision_encoder.name
+    if inside and parts.text_embedding is None and not is_native(model):
+        with suppress(NormprobeError):
+            traced = traced_parts(example())
+            if traced.vision_encoder is None:  # it opens a file, and no input is a picture
+                seen = {"vision_encoder": parts.vision_encoder, "class_rows": parts.class_rows}
+                traced = replace(traced, **seen)
+            parts = with_named(model, traced, named)
+            if not named:
+                return parts, "trace"
     if named:
-        # An encoder that was named in a module whose text table only a trace finds is not bare.
-        inside = parts.vision_encoder is not None and parts.vision_encoder.name
-        if inside and parts.text_embedding is None and not is_native(model):
-            with suppress(NormprobeError):
-                parts = with_named(model, traced_parts(example()), named)
         one_side = (parts.projector is None) != (parts.vision_encoder is None)
         if one_side and not is_native(model):
             with suppress(NormprobeError):  # beside a named projector (LaViDa) or encoder (LLaVAR)

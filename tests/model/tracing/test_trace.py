@@ -380,3 +380,31 @@ def test_beside_a_projector_that_is_named_the_encoder_is_traced() -> None:
     named = {role: name for role, name in of_encoder.items() if name}
     parts, found_by = find_or_trace(model, named, lambda: inputs)
     assert (found_by, parts.projector.name) == ("by hand", "connector")
+
+
+class _Names(Plain):
+    """A class that tells its vision encoder and no text table."""
+
+    def get_encoder(self, modality=""):
+        return self.vision
+
+
+def test_an_encoder_in_a_model_whose_table_nothing_tells_is_not_bare() -> None:
+    """OdysseyAgent had no decoder layers to measure, as if it were a vision encoder."""
+    model = made(_Names)
+    prompt = {"tokens": torch.tensor([[1, *[Plain.place] * 4, 5, 9, 7]])}
+    inputs = {**prompt, "image": torch.randn(1, 3, 8, 8)}
+    assert find_parts(model).text_embedding is None
+    parts, found_by = find_or_trace(model, {}, lambda: inputs)
+    assert found_by == "trace"
+    assert (parts.vision_encoder.name, parts.decoder_layers.name) == ("vision", "blocks")
+    # Its code may open a file: then nothing that is passed is a picture.
+    seen = {"visual_mask": prompt["tokens"] == Plain.place}
+    parts, _ = find_or_trace(model, {}, lambda: {**prompt, **seen})
+    assert (parts.vision_encoder.name, parts.decoder_layers.name) == ("vision", "blocks")
+
+    def fail():
+        raise NormprobeError("no", "none")
+
+    parts, _ = find_or_trace(model, {}, fail)  # a trace that cannot run changes nothing
+    assert parts.text_embedding is None and parts.vision_encoder.name == "vision"
