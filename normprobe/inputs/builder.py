@@ -85,8 +85,9 @@ class InputBuilder:
         """What a model that sees is not shown or told, in words, if anything."""
         if self.inputs_file.build is not None:
             lines = ", ".join(map(str, self.inputs_file.guesses))
+            own = self.inputs_file.record.get("path", self.inputs_file.names)
             told = (
-                f"lines {lines} of {self.inputs_file.names} are guesses still: numbers are as "
+                f"lines {lines} of {own} are guesses still: numbers are as "
                 f"right as they are; hold them against the model's page, and take {GUESS!r} away"
             )
             return [told] * bool(lines)

@@ -25,7 +25,9 @@ _COMPARES = ("get_fused_embeddings", "compute_score")
 _STEPS = re.compile(
     r"^(_|forward|generate$|prepare_inputs|encode_|embed|get_|merge|load|train|eval)"
 )
-_OF_STEPS = re.compile(r"embed|feature|mask|^input_ids$|^labels?$|^pixel_values|^past_")
+_OF_STEPS = re.compile(
+    r"embed|feature|(attention|padding|image)_mask|^input_ids$|^labels?$|^pixel_values|^past_(key|val)"
+)
 
 #: What they take, by its name.
 _TOKENIZER = re.compile(r"^tokenizer$")

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -256,11 +256,12 @@ def by_hand(model: nn.Module, **named: str) -> str:
 
 def guesses(model: nn.Module, names: dict[int, str]) -> dict[str, str]:
     """By role the best candidate for a part, by names and sizes; NAME where there is none."""
-    table = largest(model, nn.Embedding, names)
+    outside = vision_modules(model)
+    table = largest(model, nn.Embedding, names, outside)
     near = [model.get_submodule(name) for name in holders_of(table)]  # a detector may be larger
-    found = (largest(holder, nn.ModuleList, names) for holder in (*near, model))
+    found = (largest(holder, nn.ModuleList, names, outside) for holder in (*near, model))
     layers = next((name for name in found if name != "NAME"), "NAME")
-    seen = [name for name in vision_modules(model) if not f"{layers}.".startswith(f"{name}.")]
+    seen = [name for name in outside if not f"{layers}.".startswith(f"{name}.")]
     others = [name for name in seen if "proj" not in name and "sampler" not in name]
     return {
         "vision_encoder": next(iter(others), "NAME"),
@@ -273,17 +274,19 @@ def guesses(model: nn.Module, names: dict[int, str]) -> dict[str, str]:
 _POSITIONS = re.compile(r"wpe|position|pos_?emb", re.IGNORECASE)
 
 
-def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
+def largest(
+    model: nn.Module, kind: type[nn.Module], names: dict[int, str], outside: Sequence[str] = ()
+) -> str:
     """The name of the largest module of a kind: the best candidate for a part.
 
     Of lists those whose blocks hold others: heads of a detector are none (Groma). Tables of
-    positions, and what the vision side holds, are taken where there is nothing else.
+    positions, and what ``outside`` holds, the vision side, are taken where there is nothing else.
     """
     # Some modules are registered as they are asked for first (Moondream).
     found = [m for m in model.modules() if isinstance(m, kind) and id(m) in names]
     found = [each for each in found if not _POSITIONS.search(names[id(each)])] or found
     found = [each for each in found if holds_blocks(each)] or found
-    seen = tuple(f"{name}." for name in vision_modules(model))
+    seen = tuple(f"{name}." for name in outside)
     found = [each for each in found if not f"{names[id(each)]}.".startswith(seen)] or found
     return names[id(max(found, key=size_of))] if found else "NAME"
 

@@ -109,13 +109,16 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     part = partial(_part, model, override)
     encoder = part("vision_encoder", lambda: _vision_encoder(model, names))
     config = getattr(model, "config", None)
-    # One whose decoder attends to the picture (Nemotron-Parse), or around a whole model (GAR).
-    speaks = bool(getattr(config, "is_encoder_decoder", False)) or any(
-        hasattr(each, "text_config") and hasattr(each, "vision_config")
-        for each in vars(config or object).values()
-    )
-    if speaks and encoder is not None and encoder.name == "" and not is_native(model):
-        encoder = None
+    if encoder is not None and encoder.name == "" and not is_native(model):
+        # One whose decoder attends to the picture (Nemotron-Parse), or around a whole model (GAR),
+        # or whose first input is one (OneCAT).
+        speaks = bool(getattr(config, "is_encoder_decoder", False)) or any(
+            hasattr(each, "text_config") and hasattr(each, "vision_config")
+            for each in vars(config or object).values()
+        )
+        of_words = isinstance(_text_embedding(model), nn.Embedding)
+        scores = any(map(_is_contrastive, model.modules()))
+        encoder = None if speaks or (of_words and not scores) else encoder
     bare_encoder = encoder is not None and (encoder.name == "" or _is_contrastive(model))
     table = partial(_text_embedding, model, str(named.get("decoder_layers") or ""))
     embedding = None if bare_encoder else part("text_embedding", table)

@@ -81,6 +81,21 @@ def test_layers_beside_the_table_of_words_are_the_better_guess() -> None:
     assert guesses(model, names)["decoder_layers"] == "NAME"
 
 
+def test_layers_of_a_vision_encoder_beside_the_table_of_words_are_no_guess() -> None:
+    """Apriel2's tiny vision encoder is larger than its decoder, and one module holds both."""
+
+    def blocks(size: int) -> nn.Module:
+        layers = nn.ModuleList(nn.Sequential(nn.Linear(size, 2), nn.LayerNorm(2)) for _ in "ab")
+        return nn.ModuleDict({"blocks": layers})
+
+    held = {"words": nn.Embedding(5, 2), "vision_encoder": blocks(9), "decoder": blocks(2)}
+    model = nn.ModuleDict({"model": nn.ModuleDict(held)})
+    names = {id(module): name for name, module in model.named_modules()}
+    found = guesses(model, names)
+    assert found["decoder_layers"] == "model.decoder.blocks"
+    assert found["vision_encoder"] == "model.vision_encoder"
+
+
 def test_a_table_of_positions_is_no_candidate_for_words() -> None:
     """However large (StarVector, whose tests' vocabulary is small)."""
     model = nn.ModuleDict({"wpe": nn.Embedding(9, 2), "wte": nn.Embedding(5, 2)})

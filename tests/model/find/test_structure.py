@@ -277,5 +277,8 @@ def test_a_class_around_a_whole_model_is_no_bare_encoder():
     whole = tiny_model("llava")
     with pytest.raises(NormprobeError, match=r"candidates: .*mllm\.model\.language_model\.layers"):
         find_parts(AroundWhole(AroundConfig(whole.config), whole))
+    # Its first input is the picture (OneCAT), and what it holds writes text.
+    with pytest.raises(NormprobeError, match=r"candidates: .*mllm\.model\.layers"):
+        find_parts(AroundWhole(AroundConfig(vision_config={}), tiny_model("llama")))
     bare = find_parts(AroundWhole(AroundConfig(), tiny_model("siglip")))
     assert bare.vision_encoder.name == "" and bare.decoder_layers is None
