@@ -1139,3 +1139,29 @@ def test_a_module_is_bridged_once() -> None:
         remote_code_bridges._bridge_module(module)
         seen = module.ROPE_INIT_FUNCTIONS["default"]  # type: ignore[attr-defined]
         assert vars(module).setdefault("first", seen) is seen
+
+
+def test_a_weight_that_is_computed_before_there_is_memory_has_no_value() -> None:
+    """RWKV-7 computes some of its weights while it is made."""
+    made = nn.Parameter(torch.zeros(3, device="meta"))
+    held = nn.Parameter(torch.zeros(3))
+    with remote_code_bridges.foreign_code(True, []):
+        made.data = torch.ones(3)
+        held.data = torch.ones(3)
+        assert made.data.is_meta and held.data.tolist() == [1.0, 1.0, 1.0]
+    assert made.is_meta and made.shape == (3,)
+    with pytest.raises(RuntimeError):
+        made.data = torch.ones(3)
+
+
+@pytest.mark.skipif(not is_line_5(), reason="it lists them itself")
+def test_parts_are_in_the_order_in_which_a_processor_takes_them() -> None:
+    """ModRWKV's lists them the other way round."""
+
+    class Turned(ProcessorMixin):
+        attributes: ClassVar[list[str]] = ["image_processor", "tokenizer", "vq_model"]
+
+        def __init__(self, tokenizer: Any = None, image_processor: Any = None) -> None: ...
+
+    processors.bridge_listed_parts(ProcessorMixin)
+    assert Turned.get_attributes() == ["tokenizer", "image_processor", "vq_model"]

@@ -130,6 +130,8 @@ class _Forward:
         self._output: Any = None  # of the layer that ran last
         self._last, self._looped = 0, False  # that layer; whether one ran on what itself returned
         self._fault: NormprobeError | None = None
+        self._two_states: NormprobeError | None = None
+        self._second: list[Tensor] = []  # like the state, and handed on beside it
 
     def run(self, model: MeasuredModel, inputs: Mapping[str, Any]) -> bool:
         """Run it, and say whether it drew random numbers."""
@@ -146,8 +148,9 @@ class _Forward:
             inputs, before = moved_to(model.model, inputs), _random_states()
             with suppress(NormprobeError):  # behind the layers weights may not have been read
                 run_until(model.model, inputs)
-        if self._fault is not None:
-            raise self._fault
+        self._second = []
+        if fault := self._fault or self._two_states:
+            raise fault
         return before != _random_states()
 
     def _enter(self, number: int, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -180,18 +183,40 @@ class _Forward:
                         "let the layers return the hidden state first: a module around each that "
                         "does so is enough",
                     )
-            elif self._fault is None and self._hands_on_two(entered, (args, kwargs)):
-                self._fault = NormprobeError(
-                    f"decoder layer {number - 1} hands two states on to layer {number}: nothing "
-                    "tells which is the hidden state, or whether it is their sum, as where an "
-                    "update stands beside its residual",
-                    "put a module around each layer that hands on one state, such as their sum; of "
-                    "an engine, hold the states that it saves against the model in transformers: "
-                    "normprobe check MODEL --states DIR",
-                )
+            else:
+                self._see_second_states(number, entered, (args, kwargs))
         self._looped |= number == self._last and len(self.layers) > 1
         self._output, self._last = None, number
         self.calls[number] += 1
+
+    def _see_second_states(self, number: int, entered: Tensor, given: Any) -> None:
+        """Refuse a further tensor like the state that left the layer before and enters this one.
+
+        One that enters the next layer unchanged is no state: values of the first layer that all
+        read (RWKV-7).
+        """
+        received = [each for each in tensors(given) if each.shape == entered.shape]
+        passed = [each for each in self._second if any(map(partial(_is, each), received))]
+        if len(passed) == len(self._second):
+            self._two_states = None
+        self._second = [
+            each
+            for each in tensors(self._output)
+            if each.shape == entered.shape
+            and each.is_floating_point()
+            and not _is(each, entered)
+            and any(map(partial(_is, each), received))
+        ]
+        new = [each for each in self._second if not any(map(partial(_is, each), passed))]
+        if new and self._two_states is None:
+            self._two_states = NormprobeError(
+                f"decoder layer {number - 1} hands two states on to layer {number}: nothing tells "
+                "which is the hidden state, or whether it is their sum, as where an update stands "
+                "beside its residual",
+                "put a module around each layer that hands on one state, such as their sum; of an "
+                "engine, hold the states that it saves against the model in transformers: "
+                "normprobe check MODEL --states DIR",
+            )
 
     def _go_on(self, name: str, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         if self._last != len(self.layers) or self._output is None:
@@ -205,15 +230,6 @@ class _Forward:
         self._output = output
         if self.calls[number] == 1:
             self.rows[number] = _sketch(hidden_state_of(output))
-
-    def _hands_on_two(self, entered: Tensor, given: Any) -> bool:
-        """Whether another tensor like the state left the layer before, and enters this one."""
-        received = [each for each in tensors(given) if each.shape == entered.shape]
-        return any(
-            not _is(each, entered) and any(map(partial(_is, each), received))
-            for each in tensors(self._output)
-            if each.shape == entered.shape and each.is_floating_point()
-        )
 
     def refuse_several_passes(self, model: MeasuredModel) -> None:
         number, calls = self.calls.most_common(1)[0]

@@ -82,6 +82,7 @@ from normprobe.remote_code_bridges.layers import (
     bridge_tower_names,
 )
 from normprobe.remote_code_bridges.model_classes import (
+    SETTABLE_DATA,
     bridge_buffers,
     bridge_building,
     bridge_class_attributes,
@@ -194,6 +195,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             patch.object(builtins, "__import__", import_moved(builtins.__import__)),
             patch.object(nn.Module, "to", cast_or_move),
             patch.object(torch.Tensor, "cpu", cpu_or_no_memory),
+            patch.object(nn.Parameter, "data", SETTABLE_DATA, create=True),
             # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
             patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
         ):

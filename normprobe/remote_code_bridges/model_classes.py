@@ -20,6 +20,7 @@ auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
 _TO = nn.Module.to
 _CPU = torch.Tensor.cpu
+_DATA: Any = vars(torch._C.TensorBase)["data"]
 _OFFER = auto_factory._LazyAutoMapping.register
 
 #: What every model had; no head is masked here.
@@ -46,6 +47,16 @@ def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
 def cpu_or_no_memory(tensor: Any, *arguments: Any, **named: Any) -> Any:
     """Code that draws weights on the CPU while it is made: without memory there are none (Ola)."""
     return tensor if tensor.is_meta else _CPU(tensor, *arguments, **named)
+
+
+def _set_or_no_memory(weight: Any, value: torch.Tensor) -> None:
+    """Code that computes a weight while it is made: without memory it gets no value (ModRWKV)."""
+    without = weight.is_meta and not value.is_meta
+    _DATA.__set__(weight, value.to("meta") if without else value)
+
+
+#: In place of ``nn.Parameter.data``.
+SETTABLE_DATA = property(_DATA.__get__, _set_or_no_memory)
 
 
 def offer_for_own(offered: Any, config: Any, model: Any, exist_ok: bool = False) -> None:

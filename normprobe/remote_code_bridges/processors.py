@@ -172,9 +172,12 @@ def bridge_listed_parts(processor_class: Any) -> None:
     def listed_or_told(cls: Any) -> list[str]:
         found: list[str] = told.__func__(cls)
         own = not cls.__module__.startswith("transformers.") and isinstance(cls.attributes, list)
-        if own and cls.attributes != found:
-            note_bridge("attributes")
-            found = cls.attributes
+        if own:  # in the order in which __init__ takes them, as they are passed (ModRWKV)
+            taken = {name: place for place, name in enumerate(found)}
+            listed = sorted(cls.attributes, key=lambda name: taken.get(name, len(taken)))
+            if listed != found:
+                note_bridge("attributes")
+                found = listed
         return found
 
     processor_class.attributes = None

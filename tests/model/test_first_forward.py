@@ -530,6 +530,45 @@ def test_an_update_that_is_handed_on_beside_its_residual_is_refused(model: Any) 
     assert refusal.value.remedy.startswith("put a module around each layer")
 
 
+class OfTheFirst(nn.Module):
+    """As RWKV-7: values of the first layer go through all others, beside the state."""
+
+    def __init__(self, layer: nn.Module, *, last: bool, drifts: bool) -> None:
+        super().__init__()
+        self.layer, self.last, self.drifts = layer, last, drifts
+
+    def forward(self, given: Any, *_: Any) -> Any:
+        state, values = given if isinstance(given, tuple) else (given, given + 1)
+        left = self.layer(state + 0 * values)
+        return left if self.last else (left, values + self.drifts)
+
+
+class InTurn(Plain):
+    def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("drifts", [False, True])
+def test_values_of_the_first_layer_that_all_read_are_no_second_state(drifts: bool) -> None:
+    module = made(InTurn)
+    inputs = {"tokens": FULL, "image": pictures(2)}
+    parts = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
+    expected = Probe(module, named=parts).layers(inputs).wide("norm", "mean")
+    last = len(module.blocks) - 1
+    module.blocks = nn.ModuleList(
+        OfTheFirst(block, last=place == last, drifts=drifts)
+        for place, block in enumerate(module.blocks)
+    )
+    if drifts:
+        with pytest.raises(NormprobeError, match="layer 1 hands two states on to layer 2"):
+            Probe(module, named=parts).layers(inputs)
+        return
+    found = Probe(module, named=parts).layers(inputs).wide("norm", "mean")
+    np.testing.assert_array_equal(found, expected)
+
+
 class WithTables(Block):
     """Takes what only the model computes, as rotary tables."""
 

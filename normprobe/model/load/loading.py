@@ -6,12 +6,14 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.filesize import decimal
 from torch import nn
+from transformers import GenerationConfig
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.align.norm import inserted_norm
@@ -31,6 +33,7 @@ from normprobe.model.load.weight_checks import (
     refuse_unread,
     without_read,
 )
+from normprobe.model.model_kind import is_own_code
 from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import load_and_report, tensor_parallel
 
@@ -181,6 +184,12 @@ def load_model(
     model, report = loaded
     # Where no source was passed, its own code and printed commands would meet the name "None".
     model.config.name_or_path, model.name_or_path = checkpoint.source, checkpoint.typed
+    if source is None and is_own_code(checkpoint.config):
+        # Nor did it look there for the settings that its own code may read (HunyuanImage-3.0).
+        with suppress(OSError, ValueError):
+            model.generation_config = GenerationConfig.from_pretrained(
+                checkpoint.source, revision=checkpoint.revision
+            )
     refuse_missing(checkpoint, without_read(report, plan.weights, model))
     refuse_unread(checkpoint, model, plan.weights)
     if plan.keys is not None:

@@ -290,3 +290,13 @@ def test_a_class_that_loads_itself_and_returns_the_model_alone(tmp_path: Path) -
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     _, report = load_and_report(Alone, str(tmp_path), dtype=torch.float32)
     assert any("norm" in key for key in report["missing_keys"])
+
+
+def test_code_of_its_own_finds_the_settings_of_its_answers(repository: Any, tmp_path: Path) -> None:
+    """HunyuanImage-3.0 makes its prompt by them; no file is passed to a class that loads a part."""
+    folder = Path(shutil.copytree(repository("unseen"), tmp_path / "of_settings"))
+    (folder / "generation_config.json").write_text(json.dumps({"drop_think": "yes"}))
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    plan = plan_loading(checkpoint, build_on_meta(checkpoint), ["mouth.weight"])
+    assert plan.keys is not None
+    assert load_model(checkpoint, plan).generation_config.drop_think == "yes"
