@@ -188,7 +188,7 @@ def load_model(
         # Nor did it look there for the settings that its own code may read (HunyuanImage-3.0).
         with suppress(OSError, ValueError):
             model.generation_config = GenerationConfig.from_pretrained(
-                checkpoint.source, revision=checkpoint.revision
+                checkpoint.source, revision=checkpoint.revision or "main"
             )
     refuse_missing(checkpoint, without_read(report, plan.weights, model))
     refuse_unread(checkpoint, model, plan.weights)

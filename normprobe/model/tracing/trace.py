@@ -286,8 +286,8 @@ def find_or_trace(
         with suppress(NormprobeError):
             traced = traced_parts(example())
             if traced.vision_encoder is None:  # it opens a file, and no input is a picture
-                seen = {"vision_encoder": parts.vision_encoder, "class_rows": parts.class_rows}
-                traced = replace(traced, **seen)
+                encoder, rows = parts.vision_encoder, parts.class_rows
+                traced = replace(traced, vision_encoder=encoder, class_rows=rows)
             parts = with_named(model, traced, named)
             if not named:
                 return parts, "trace"
