@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from inspect import Parameter, getsource, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import nn
 from normprobe.inputs.chat import is_multimodal
 from normprobe.inputs.inputs_file import GUESS, InputsFile
 from normprobe.model.class_doubts import own_methods
+from normprobe.remote_code_bridges.noted import source_of
 
 #: Methods that answer a prompt about a picture, by how often code has them.
 _ANSWERS = ("chat", "answer_question", "ask_question", "mm_generate", "query", "infer")
@@ -100,6 +101,7 @@ def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
         return ""
     of_readme, makes = _of_readme(readme)
     takes = signature(getattr(model, method)).parameters
+    answers = source_of(getattr(model, method))
     pictured = any(_PICTURE.search(name) for name in takes)
     look = "processor.look" if has_look else "processor"
     pixels = makes or f'{look}(sample.image, return_tensors="pt").pixel_values'
@@ -116,15 +118,17 @@ def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
             value = pixels if "pixel" in name else _picture(name, takes_it)
             value = f"sample.image and {value}"
         elif _WORDS.search(name):
-            value = "[sample.prompt]" if name.endswith("s") else "sample.prompt"
+            mark = _mark_before(name, answers, readme)
+            words = f'"{mark}" * len(sample.images) + sample.prompt' if mark else "sample.prompt"
+            value = f"[{words}]" if name.endswith("s") else words
         elif _PAIRS.search(name):
             value = "[[sample.prompt, sample.image or '']]"
         elif name == "doc_type":
             value = '"image" if sample.image else "text"'
         elif _MESSAGES.search(name):
-            words = '{"type": "text", "text": sample.prompt}'
+            text = '{"type": "text", "text": sample.prompt}'
             seen = '{"type": "image", "image": sample.image}'
-            content = "sample.prompt" if pictured else f"[{seen}, {words}]"
+            content = "sample.prompt" if pictured else f"[{seen}, {text}]"
             value = f'[{{"role": "user", "content": {content}}}]'
         elif _SETTINGS.search(name):
             value = '{"max_new_tokens": 1}'
@@ -163,10 +167,13 @@ def called_by_names(processor: Any) -> list[str]:
 def once_text(model: nn.Module, first: str) -> str:
     """``prepare`` that asks once where what answers sets something in the model; else ``first``."""
     method = answering(model)
-    with suppress(OSError, TypeError):
-        if re.search(r"^\s+self\.\w+ = ", getsource(getattr(model, method)), re.MULTILINE):
-            body = first.partition("processor):\n    ")[2].rstrip()
-            return _ONCE.format(method=method, first=f"{body}\n    " if body else "")
+    written = source_of(getattr(model, method, None))
+    own = {name for name, _ in own_methods(model)} - {"forward", "generate"}
+    for name in own & {*re.findall(r"self\.(\w+)\(", written)}:  # what it calls for it
+        written += source_of(getattr(model, name))
+    if re.search(r"^\s+self\.\w+ = ", written, re.MULTILINE):
+        body = first.partition("processor):\n    ")[2].rstrip()
+        return _ONCE.format(method=method, first=f"{body}\n    " if body else "")
     return first
 
 
@@ -174,6 +181,19 @@ def _picture(name: str, takes: Parameter) -> str:
     value = "picture_file(sample.image)" if re.search(r"file|path", name) else "sample.image"
     several = name.endswith("s") or isinstance(takes.default, list)
     return f"[{value}]" if several else value
+
+
+def _mark_before(question: str, answers: str, readme: Path | None) -> str:
+    """What stands for a picture before a question, as Python writes it; "": the method adds it.
+
+    As README.md has it, else where the code of the method looks for it (EarthMind). ``question``:
+    what the method calls it.
+    """
+    text = readme.read_text(encoding="utf-8", errors="ignore") if readme else ""
+    if told := re.search(r"""["'](<image>(\\n)?)(?=[^"'])""", "".join(_PYTHON.findall(text))):
+        return told[1]
+    adds = re.search(rf"""<image>(\\n)?["'] (not in|\+) {question}\b""", answers)
+    return "" if adds or "<image>" not in answers else "<image>"
 
 
 def _of_readme(readme: Path | None) -> tuple[str, str]:

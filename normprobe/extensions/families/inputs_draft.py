@@ -234,10 +234,12 @@ def _begun(model: str, path: Path, loading: Loading, first: str = "") -> tuple[s
     if with_flags:
         told, text = with_flags[0], _written(path, with_flags[1])
     if "def forward(" not in kept and (runs := _forward_of(_class_of(source), _SEES)):
-        _written(path, text + runs)  # a forward may be one of training (UReader)
-        of_answers = _begun(model, path, replace(loading, inputs=path), first=first or text)
-        if _is_measured(of_answers[0]):
-            return of_answers
+        # A forward may be one of training (UReader), and no answer reaches it (EarthMind).
+        for begun in [first_try[1], text] if first_try else [text]:
+            _written(path, begun + runs)
+            of_answers = _begun(model, path, replace(loading, inputs=path), first=first or text)
+            if _is_measured(of_answers[0]):
+                return of_answers
         _written(path, text)
     if first_try:  # fewer lines are wrong in it
         return first_try[0], _written(path, first_try[1])

@@ -75,6 +75,23 @@ _BY_STEPS = """
         whole = torch.cat([input_ids[:, :1], marks, input_ids[:, 1:]], 1)
         return {"input_ids": whole, "pixel_values": pixel_values}
 """
+#: Of one whose forward is of a training, and that says what stands for a picture (EarthMind).
+_BY_GENERATE = """
+    def predict_forward(self, image=None, text=None, mask_prompts=None, tokenizer=None):
+        self.prepare_to_answer(tokenizer)
+        words = "<|im_user|>" + text.replace("<image>", "<picture>" * 4) + "<|im_end|>"
+        ids = tokenizer(words, return_tensors="pt").input_ids
+        return self.generate(pixel_values=pixels_of_an_image(image), input_ids=ids)
+
+    def prepare_to_answer(self, tokenizer):
+        self.told = tokenizer.convert_tokens_to_ids("<picture>")
+
+    def generate(self, pixel_values=None, input_ids=None, attention_mask=None, **settings):
+        return self.run(input_ids, pixel_values, attention_mask)
+
+    def forward(self, data, mode="loss"):
+        raise NotImplementedError
+"""
 _MAKES = """
 
 def pixels_of_an_image(image):
@@ -124,6 +141,9 @@ def answering(repository: Callable[[str], Path], tmp_path: Path) -> Callable[[st
         model = folder / "modeling_unseen.py"
         text = model.read_text().replace("from torch", "import torch\nfrom torch", 1)
         text = text.replace("self.config.picture_mark", "self.told")
+        if "def forward(" in code:
+            head, _, rest = text.rpartition("def forward(")
+            text = f"{head}def run({rest}"
         model.write_text(text + code + _MAKES)
         (folder / "README.md").write_text(_README)
         return folder
@@ -136,7 +156,7 @@ def answering(repository: Callable[[str], Path], tmp_path: Path) -> Callable[[st
     [
         _BY_PIXELS,
         _BY_FILE,
-        *(pytest.param(c, marks=pytest.mark.slow) for c in (_BY_INPUTS, _BY_STEPS)),
+        *(pytest.param(c, marks=pytest.mark.slow) for c in (_BY_INPUTS, _BY_STEPS, _BY_GENERATE)),
     ],
 )
 def test_what_a_model_is_asked_by_its_own_code_is_measured(
@@ -153,8 +173,8 @@ def test_what_a_model_is_asked_by_its_own_code_is_measured(
     assert "one sample is measured with it: 4 visual" in begun.stdout, begun.output
     lines = Path("begun.py").read_text().splitlines()
     guessed = [str(n) for n, line in enumerate(lines, 1) if "a guess" in line]
-    assert len(guessed) == 1  # the call of chat
-    assert f"look at lines {guessed[0]}" in begun.stdout
+    assert len(guessed) == 1 + ("def forward(" in code)  # the call of chat, and of generate
+    assert f"look at lines {', '.join(guessed)}" in begun.stdout
     assert ("def load_image(" in "\n".join(lines)) == (code == _BY_PIXELS)
     assert "a_package_that_nobody_has" not in "\n".join(lines)
     again = invoke("inputs", model, *own, "--inputs", "begun.py", "--write", "again.py")
@@ -384,6 +404,26 @@ pixel_values = preprocess_image("one.jpg", most=4, bright=model.training)
     text = ask_text(Answers(), False, readme)
     assert "preprocess_image(picture_file(sample.image), most=4)" in text
     assert "def load_image(" in text
+
+
+def test_what_stands_for_a_picture_is_written_before_a_question(tmp_path: Path) -> None:
+    """InternVL's chat adds it, and EarthMind's answers look for it."""
+
+    class Looks(_Asked):
+        def answer(self, image: Any, text: str, past_text: str = "") -> str:
+            return text if "<image>" not in past_text else text.replace("<image>", "")
+
+    class Adds(_Asked):
+        def chat(self, image: Any, question: str) -> str:
+            return "<image>" + question if "<image>" not in question else question
+
+    asked = 'text="<image>" * len(sample.images) + sample.prompt,'
+    assert asked in ask_text(Looks(), False, None)
+    assert "question=sample.prompt," in ask_text(Adds(), False, None)
+    readme = tmp_path / "README.md"
+    readme.write_text("```python\nquestion = '<image>\\nWhat is this?'\n```\n")
+    asked = 'question="<image>\\n" * len(sample.images) + sample.prompt,'
+    assert asked in ask_text(Adds(), False, readme)
 
 
 def test_a_chat_of_words_alone_is_not_asked() -> None:
