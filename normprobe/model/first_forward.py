@@ -197,7 +197,7 @@ class _Forward:
         """
         received = [each for each in tensors(given) if each.shape == entered.shape]
         passed = [each for each in self._second if any(map(partial(_is, each), received))]
-        if len(passed) == len(self._second):
+        if self._second and len(passed) == len(self._second):
             self._two_states = None
         self._second = [
             each

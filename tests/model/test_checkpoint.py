@@ -36,7 +36,7 @@ from normprobe.model.class_doubts import (
     inputs_doubt,
     other_class_doubt,
 )
-from normprobe.model.imported_code import absent_code, run_setup
+from normprobe.model.imported_code import absent_code, register_class, run_setup
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.model_kind import KINDS, auto_class
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL, VISION_LANGUAGE
@@ -280,6 +280,18 @@ def test_a_class_of_the_same_name_that_was_met_before_is_not_taken(
     file = InputsFile(setup=lambda: others)
     opened = open_checkpoint(str(folder), trust_remote_code=True, inputs_file=file)
     assert type(build_on_meta(opened)).__module__.split(".")[1] == folder.name
+
+
+def test_the_class_of_a_package_is_none_of_a_repository_that_was_met_before() -> None:
+    """Copies of LLaVA's code name their classes alike."""
+    kinds = []
+    for module in ("package_of_this", "transformers_modules.others.modeling"):
+        config = type("PackedConfig", (PretrainedConfig,), {"model_type": "packed"})
+        fields = {"config_class": config, "__module__": module}
+        kinds.append(type("PackedForCausalLM", (PreTrainedModel,), fields))
+    raw = {"model_type": "packed", "architectures": ["PackedForCausalLM"]}
+    assert register_class(raw, own=False) is kinds[0].config_class
+    assert AutoModelForCausalLM._model_mapping[kinds[0].config_class] is kinds[0]
 
 
 def test_a_class_that_only_auto_model_offers_is_built_by_it() -> None:
