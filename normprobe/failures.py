@@ -231,6 +231,8 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
             register_in_setup(auto_class, config),
         )
     what = f"{type(error).__name__}: {_without_file(first_line(error))}{_place(error)}"
+    if other := other_package(error):
+        return NormprobeError(f"the code of {name} fails: {what}", other)
     running = _running_version()
     if _line(written_for) in (None, _running()):
         return NormprobeError(
@@ -478,6 +480,18 @@ def missing_packages(error: BaseException) -> list[str]:
         return []
     names = re.split(r",\s*", next(name for name in found.groups() if name).lower())
     return [_CALLED.get(name, name) for name in names]
+
+
+def other_package(error: BaseException) -> str:
+    """What to do where an installed package holds no such name, as another version may; else ""."""
+    found = _NO_NAME.match(str(error)) if isinstance(error, ImportError) else None
+    package = found[2].partition(".")[0] if found else "torch"
+    if f"{package}." in (*_OF_OTHERS, _OWN):  # another transformers is named by itself
+        return ""
+    with suppress(PackageNotFoundError):
+        held = distribution(package).version
+        return f"install the {package} that the model's page or its requirements name: {held} runs"
+    return ""
 
 
 def hidden_cause(error: Exception) -> Exception | None:

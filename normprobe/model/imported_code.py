@@ -10,7 +10,13 @@ from traceback import extract_tb
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import hidden_cause, install, missing_packages, other_version
+from normprobe.failures import (
+    hidden_cause,
+    install,
+    missing_packages,
+    other_package,
+    other_version,
+)
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.model.checkpoint_place import cached
 from normprobe.model.config import NoForward
@@ -133,6 +139,7 @@ def run_setup(
                 f"its config is of transformers {written_for}, and the code that it imports may "
                 f"need that: {other_version(written_for)}"
             )
+        way = other_package(error) or way  # OneCAT's is peft
         if (cause or in_package) and not missing_packages(error) and not trusted:
             bridges = "which bridges much of what transformers changed"
             way = f"pass --trust-remote-code, {bridges}; else {way}"

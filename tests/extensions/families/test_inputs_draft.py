@@ -135,6 +135,11 @@ def test_a_setup_whose_package_fails_names_the_version(
     assert "its config is of transformers 4.28.1, and the code that it imports may need" in told
     Path("inputs.py").write_text("def setup():\n    from of_older_package import Younger\n")
     assert "cannot import name 'Younger'" in invoke(*command).stderr
+    # Another package may have lost a name (OneCAT asks for one of peft 0.10).
+    Path("inputs.py").write_text("def setup():\n    from numpy.linalg import of_older_numpy\n")
+    told = invoke(*command).stderr
+    assert "install the numpy that the model's page or its requirements name: " in told
+    assert "transformers" not in told.partition("setup()")[2]
     Path("inputs.py").write_text("def setup():\n    import of_older_names\n")
     # A name of transformers that went is none that the file could mend.
     Path("of_older_names.py").write_text("from transformers.models.bloom import _expand_mask\n")
