@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -164,6 +165,11 @@ class InputBuilder:
                 who = f"build() of {own} fails on"
             if packages := missing_packages(error):
                 remedy = install(packages)
+            elif of_a_user and re.search(r"\bmeta\b", str(error), re.IGNORECASE):
+                remedy = (
+                    "weights that this command does not need are not read, and build() met some: "
+                    "name all parts in the file, or run `normprobe layers`"
+                )
             elif getattr(self.processor, "patch_size", "") is None and "NoneType" in str(error):
                 remedy = "set patch_size in processor_config.json, as the vision encoder has it"
             raise RefusedSample(

@@ -260,6 +260,18 @@ def test_a_file_that_fails_is_to_be_mended(specimen_processor, samples, kind):
     assert "its config is of transformers 4.31.0" in refusal.value.remedy
 
 
+def test_a_file_that_meets_weights_that_are_not_read_is_told_so(specimen_processor, samples):
+    """HunyuanImage-3.0 asks its model where it is; `interface` reads a part of it."""
+
+    def build(*_):
+        return torch.zeros(1).to(torch.zeros(1, device="meta").item())
+
+    file = InputsFile(build=build, record={"path": "mine.py"})
+    with pytest.raises(RefusedSample) as refusal:
+        InputBuilder(specimen_processor, inputs_file=file).build(samples[:1])
+    assert refusal.value.remedy.startswith("weights that this command does not need are not read")
+
+
 def test_a_processor_of_an_older_checkpoint_lacks_a_size(specimen_processor, samples):
     """Those of LLaVA were saved without processor_config.json once."""
     older = copy.copy(specimen_processor)
