@@ -479,7 +479,19 @@ def missing_packages(error: BaseException) -> list[str]:
     if found is None:
         return []
     names = re.split(r",\s*", next(name for name in found.groups() if name).lower())
-    return [_CALLED.get(name, name) for name in names]
+    return list(dict.fromkeys(_lacking_in(_CALLED.get(name, name)) for name in names))
+
+
+def _lacking_in(package: str) -> str:
+    """The package that one which is there does not find (prismatic of OpenVLA-OFT); else itself."""
+    try:
+        if find_spec(package) is not None:
+            import_module(package)
+    except ModuleNotFoundError as error:
+        return (error.name or package).partition(".")[0]
+    except Exception:  # it is there, and fails in another way
+        return package
+    return package
 
 
 def other_package(error: BaseException) -> str:

@@ -248,6 +248,21 @@ def test_missing_packages_are_told_from_names_that_went(
     assert missing_packages(error) == packages
 
 
+def test_what_a_package_itself_lacks_is_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenVLA-OFT's is beside its checkpoint, and draccus is nowhere."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_its_own_place.py").write_text("import nobodys_settings.of\n")
+    (tmp_path / "of_a_failure.py").write_text("1 / 0\n")
+    told = "requires the following packages that were not found in your environment: {}. Run `pip`"
+    for package, lacks in (
+        ("of_its_own_place, nobodys_layers", ["nobodys_settings", "nobodys_layers"]),
+        ("of_a_failure", ["of_a_failure"]),
+    ):
+        assert missing_packages(ImportError(told.format(package))) == lacks
+
+
 def test_what_reads_a_file_of_pieces_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The original LLaVA's: transformers names the package that it tries in the second place."""
     said = (

@@ -90,7 +90,9 @@ def stand_in(package: str) -> None:
             from normprobe.remote_code_bridges import flash_attention
 
             return getattr(flash_attention, name, called)
-        return _Defined(called) if package in _COMPILERS else called
+        if package in _COMPILERS:
+            return _Defined(called)
+        return type(name, (), {"__new__": called})  # a class may derive from it (OpenVLA-OFT)
 
     class Finder(MetaPathFinder, Loader):
         def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:

@@ -170,6 +170,13 @@ def test_a_package_that_is_not_there_is_stood_in_for(monkeypatch):
     assert outer.__version__ == "0.0.0" and importlib.util.find_spec("nobodys_kernels")
     with pytest.raises(NormprobeError, match="the code of the model calls nobodys_kernels"):
         inside.rotary(1)
+
+    class Derived(inside.Layer, torch.nn.Module):  # OpenVLA-OFT's settings, ModRWKV's model
+        size: "int | None" = None
+
+    assert issubclass(Derived, torch.nn.Module) and not isinstance(1, inside.Layer)
+    with pytest.raises(NormprobeError, match="the code of the model calls nobodys_kernels"):
+        Derived()
     stand_in("json")  # one that is there stays
     assert importlib.import_module("json").loads("1") == 1
     for name in [name for name in sys.modules if name.startswith("nobodys_kernels")]:
