@@ -223,6 +223,8 @@ def _inner_class(native: Any) -> Any:
     name = native.__name__.removesuffix("ForConditionalGeneration")
     if not _is_native(native) or name == native.__name__:
         return None
+    if f"{name}Model(" not in source_of(native):  # BLIP-2 and InstructBLIP are as they were
+        return None
     return getattr(sys.modules[native.__module__], f"{name}Model", None)
 
 

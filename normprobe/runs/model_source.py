@@ -553,10 +553,16 @@ class CheckpointSource(ModelSource):
         stored = str(getattr(self.plan, "dtype", None)).removeprefix("torch.")
         if not narrow or (narrow == {stored} and not self._narrow(model)):
             return ""
-        return (
+        told = (
             f"{self.loading.dtype} was asked for, and code of the model's own makes weights in "
-            f"{', '.join(sorted(narrow))}: numbers are those of rounded weights"
+            f"{', '.join(sorted(narrow))}"
         )
+        if narrow == {stored}:
+            return (
+                f"{told}, as its files hold them: what they compute is rounded; model.float() in "
+                "prepare(model, processor) of an --inputs file widens them"
+            )
+        return f"{told}: numbers are those of rounded weights"
 
     def _has_unread(self) -> bool:
         if self.plan is None or self.plan.keys is None:

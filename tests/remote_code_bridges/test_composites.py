@@ -7,9 +7,14 @@ import torch
 from support import older_composites
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
-from transformers import PreTrainedModel
+from transformers import (
+    InstructBlipForConditionalGeneration,
+    LlavaForConditionalGeneration,
+    PreTrainedModel,
+)
 
 from normprobe import remote_code_bridges
+from normprobe.remote_code_bridges.composites import _inner_class
 from normprobe.versions import is_line_5
 
 
@@ -99,3 +104,9 @@ def test_derived_models_compute_as_the_one_they_derive_from(
     for ours, theirs in zip(found[:-1], expected[:-1], strict=True):
         torch.testing.assert_close(ours, theirs)
     assert needed or not is_line_5()
+
+
+def test_a_class_whose_parts_lie_beside_each_other_still_has_no_model_inside() -> None:
+    """Japanese InstructBLIP Alpha makes a language model that no auto class offers."""
+    assert _inner_class(InstructBlipForConditionalGeneration) is None
+    assert _inner_class(LlavaForConditionalGeneration).__name__ == "LlavaModel"

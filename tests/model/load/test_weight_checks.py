@@ -627,9 +627,9 @@ def test_what_prepare_widens_again_is_in_doubt_only_where_files_hold_more(
     mine.write_text(f"def prepare(model, processor):\n    {body}\n")
     probe = Probe(str(tmp_path), dtype="float32", inputs=mine)
     told = " ".join(probe.interface(tiny_inputs(model_of("llava"))).record.get("doubts", []))
-    assert ("numbers are those of rounded weights" in told) == (
-        not widens or saved == torch.float32
-    )
+    assert ("numbers are those of rounded weights" in told) == (saved == torch.float32)
+    of_arithmetic = "as its files hold them: what they compute is rounded; model.float() in"
+    assert (of_arithmetic in told) == (saved == torch.bfloat16 and not widens)
 
 
 def test_what_a_class_reads_by_itself_is_not_lacking(tmp_path: Path) -> None:
