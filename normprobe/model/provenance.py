@@ -271,6 +271,16 @@ class Provenance:
             self._by_layout = {**dict(list(self._by_layout.items())[-_LAYOUTS:]), layout: told}
         return self._by_layout[layout]
 
+    def _doubt_without_words(self, words: Tensor, groups: Tensor) -> None:
+        """A picture that changes the rows of all words leaves none of text (Firebolt-VL)."""
+        found = set(groups.unique().tolist())
+        if words.any() and _VISUAL in found and _TEXT not in found:
+            self._measured.add_doubt(
+                "the picture changes every row of the prompts, so all of them count as visual: "
+                "where a module mixes it into rows of words, --part fusion=cross-attention "
+                "measures these as text, and --part projector=NAME what they are mixed with"
+            )
+
     def _words(self, inputs: Mapping[str, Any], entered: Tensor) -> DecoderRows | None:
         """The rows of words; None where none is looked up in a table."""
         if self._parts.text_embedding is None:
@@ -310,6 +320,7 @@ class Provenance:
         special = self._measured.special_token_ids
         named = token_groups(ids, None, (), special, parts.video_token_ids, ())
         groups = torch.where(told & (named != _VISUAL), named, _STRUCTURAL)
+        words = kept & ((groups == _TEXT) | rows.mixed)
         size = getattr(parts.text_embedding and parts.text_embedding.module, "num_embeddings", None)
         if size is not None:  # rows of other tables (RadFM: marks around a picture) are no words
             groups = torch.where(ids >= size, _STRUCTURAL, groups)
@@ -349,6 +360,8 @@ class Provenance:
                 "inputs, and rename it in forward(model, **inputs) of an --inputs file"
             )
         groups = torch.where(kept, groups, PADDING).to(torch.int8)
+        if marked is None:
+            self._doubt_without_words(words, groups)
         prompt, _ = text_ids(inputs, parts)
         return Placed(groups, prompt if rows.in_place and prompt is not None else ids, by_rows=True)
 

@@ -34,6 +34,7 @@ from transformers import (
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     ProcessorMixin,
     configuration_utils,
     dynamic_module_utils,
@@ -113,6 +114,7 @@ from normprobe.remote_code_bridges.processors import (
     bridge_listed_parts,
     bridge_optional_parts,
     bridge_processor_parts,
+    bridge_special_tokens,
     bridge_token_kinds,
     tokenizer_as_written,
     unasked_for_folders,
@@ -173,6 +175,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     bridge_unset_rope(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)
     bridge_optional_parts(ProcessorMixin)
+    bridge_special_tokens(PreTrainedTokenizerBase)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
     warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
     before, level = set(sys.modules), transformers_logging.get_verbosity()

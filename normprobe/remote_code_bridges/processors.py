@@ -112,15 +112,31 @@ def bridge_class_token(processor_class: Any) -> None:
 def bridge_optional_parts(base: Any) -> None:
     """What a class listed as optional was set as it was given; now other keywords are refused."""
     make = base.__init__
+    if not hasattr(base, "optional_attributes"):  # own lists begin with that of all (QQMM-embed)
+        base.optional_attributes = ["chat_template"]
 
     @in_place_of(base, "__init__")
     def make_and_set(self: Any, *arguments: Any, **given: Any) -> None:
-        listed = vars(type(self)).get("optional_attributes", ()) if is_line_5() else ()
+        listed = type(self).optional_attributes if is_line_5() else ()
         own = {name: given.pop(name) for name in listed if name in given and name not in _KNOWN}
         make(self, *arguments, **given)
         for name, value in own.items():
             note_bridge("optional_attributes")
             setattr(self, name, value)
+
+
+def bridge_special_tokens(base: Any) -> None:
+    """Whether further special tokens are replaced got another name (QQMM-embed)."""
+    add, went = base.add_special_tokens, "replace_additional_special_tokens"
+    if went in signature(add).parameters:
+        return
+
+    @in_place_of(base, "add_special_tokens")
+    def add_as_told(self: Any, tokens: Any, *replaces: Any, **named: Any) -> Any:
+        if went in named:
+            note_bridge(went)
+            replaces = (named.pop(went),)
+        return add(self, tokens, *replaces, **named)
 
 
 #: What processors of transformers take beside their parts.

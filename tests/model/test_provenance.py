@@ -944,3 +944,27 @@ def test_a_mask_as_short_as_the_prompt_that_hides_inserted_words_is_in_doubt(mas
     run = Probe(made(ShortMask)).layers(inputs)
     told = "3 words of the prompts are hidden from all by the mask that decoder layer 1 gets"
     assert (told in " ".join(run.record.get("doubts", []))) == masked
+
+
+class Modulated(Plain):
+    """As Firebolt-VL: what is seen is mixed into each row of words, and no row is a picture's."""
+
+    def forward(self, tokens: Tensor, image: Tensor | None = None, mask: Tensor | None = None):
+        x = self.words(tokens)
+        if image is not None:
+            seen = self.connector(self.vision(image)).mean(1, keepdim=True)
+            x = self.mix(torch.cat([x, seen.expand_as(x)], -1))
+        return self.think(x, mask)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(2 * WIDTH, WIDTH)
+
+
+def test_a_picture_that_changes_all_words_is_a_doubt() -> None:
+    model = made(Modulated)
+    told = "the picture changes every row of the prompts, so all of them count as visual"
+    run = Probe(model, named=BY_HAND).layers({"tokens": FULL, "image": pictures(2)})
+    assert told in " ".join(run.record["doubts"])
+    right = Probe(made(Plain), named=BY_HAND).layers({"tokens": FULL, "image": pictures(2)})
+    assert told not in " ".join(right.record.get("doubts", []))

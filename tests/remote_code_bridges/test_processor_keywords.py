@@ -88,3 +88,17 @@ def test_settings_of_an_answer_are_in_a_config_while_code_runs(name: str, value:
     with remote_code_bridges.foreign_code(True, []):
         assert getattr(config, name) == value
     assert not hasattr(config, name)
+
+
+def test_lists_of_optional_parts_begin_with_that_of_all() -> None:
+    """QQMM-embed's adds to it, and tells a tokenizer to keep the special tokens that it has."""
+    with remote_code_bridges.foreign_code(True, []):
+
+        class Adds(ProcessorMixin):
+            optional_attributes = [*ProcessorMixin.optional_attributes, "turns"]  # noqa: RUF012
+
+        assert Adds.optional_attributes[0] == "chat_template"
+        tokenizer = byte_tokenizer(("<one>",), None)
+        more = {"additional_special_tokens": ["<two>"]}
+        tokenizer.add_special_tokens(more, replace_additional_special_tokens=False)
+    assert len(tokenizer("<one><two>").input_ids) == 2
