@@ -48,6 +48,7 @@ _MISSING = re.compile(
     r"|requires the (?P<one>\w+) library but it was not found"
     r"|the package (?P<attention>\w+) seems to be not installed"
     r"|the package for (?P<named>\w+) doesn't seem to be installed"
+    r"|[Rr]un `pip install (?:-U |--upgrade )?(?P<asked>[\w-]+)`"
 )
 
 #: A config for which nothing registers a model; one of transformers' own is of its version.
@@ -57,7 +58,7 @@ _UNREGISTERED = re.compile(
 )
 
 #: What transformers calls a package, and its name.
-_CALLED = {"flashattention2": "flash_attn"}
+_CALLED = {"flashattention2": "flash_attn", "fla-core": "fla"}
 
 #: Packages that code of checkpoints imports, by their names in the index. What is not here is not
 #: looked for there: whoever may have taken the name of a research repository's package.

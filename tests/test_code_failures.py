@@ -240,6 +240,7 @@ def test_the_version_is_named_where_it_is_another(running: str) -> None:
             ),
             ["flash_attn"],
         ),
+        (ImportError("Please run `pip install -U fla-core`"), ["fla"]),
     ],
 )
 def test_missing_packages_are_told_from_names_that_went(

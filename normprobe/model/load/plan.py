@@ -26,7 +26,7 @@ from normprobe.model.load.weight_checks import (
     refuse_whole_numbers,
     unread_layers,
 )
-from normprobe.model.load.weight_files import TensorHeader, WeightFiles
+from normprobe.model.load.weight_files import TensorHeader, WeightFiles, torch_dtypes
 from normprobe.remote_code_bridges import foreign_code
 from normprobe.versions import is_line_5, load_and_report
 
@@ -67,11 +67,9 @@ class _StandIn:
         self.failure: NormprobeError | None = None
 
     def __getitem__(self, _: Any) -> torch.Tensor:
-        from transformers.modeling_utils import str_to_torch_dtype
-
         self.was_read = True
         header = self._header()
-        dtype = str_to_torch_dtype.get(header.dtype, torch.uint8)
+        dtype = torch_dtypes().get(header.dtype, torch.uint8)
         return torch.empty(header.shape, dtype=dtype, device="meta")
 
     def get_shape(self) -> list[int]:
@@ -308,13 +306,11 @@ def _tables(weights: WeightFiles, model: nn.Module) -> list[str]:
 
 def _stored_dtype(weights: WeightFiles, files: Iterable[str]) -> Any:
     """The float type that most bytes of some files are saved in; None: they hold no floats."""
-    from transformers.modeling_utils import str_to_torch_dtype
-
     nbytes: Counter[str] = Counter()
     for header in chain.from_iterable(weights.headers(file).values() for file in files):
         if header.dtype in _FLOATS:
             nbytes[header.dtype] += header.nbytes
-    return str_to_torch_dtype[max(nbytes, key=lambda name: nbytes[name])] if nbytes else None
+    return torch_dtypes()[max(nbytes, key=lambda name: nbytes[name])] if nbytes else None
 
 
 def _stored_notes(weights: WeightFiles) -> tuple[str, ...]:

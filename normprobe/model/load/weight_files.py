@@ -28,6 +28,14 @@ _LONGEST_NAME = 255
 _LFS_POINTER = b"version https://git-lfs"
 
 
+def torch_dtypes() -> dict[str, Any]:
+    """Types of tensors by the names of safetensors; rotary tables may be complex (SetCon)."""
+    import torch
+    from transformers.modeling_utils import str_to_torch_dtype
+
+    return {**str_to_torch_dtype, "C64": torch.complex64, "C128": torch.complex128}
+
+
 @dataclass(frozen=True)
 class TensorHeader:
     """What the header of a weight file says of one tensor."""
@@ -41,11 +49,9 @@ class TensorHeader:
     @property
     def nbytes(self) -> int:
         """Bytes in the file."""
-        from transformers.modeling_utils import str_to_torch_dtype
-
         if self.blocks is not None:
             return self.blocks[1]
-        known = str_to_torch_dtype.get(self.dtype)
+        known = torch_dtypes().get(self.dtype)
         return prod(self.shape) * (known.itemsize if known else 1)
 
 
@@ -187,7 +193,6 @@ class WeightFiles:
     def _ranges(self, file: str, keys: list[str]) -> dict[str, Any]:
         """Tensors by key, fetched by byte ranges; neighbouring tensors come in one range."""
         import torch
-        from transformers.modeling_utils import str_to_torch_dtype
 
         data_size = max(
             (header.offset or 0) + header.nbytes for header in self.headers(file).values()
@@ -207,7 +212,7 @@ class WeightFiles:
                 if 0 <= at < len(data):
                     found[key] = torch.frombuffer(
                         data,
-                        dtype=str_to_torch_dtype[header.dtype],
+                        dtype=torch_dtypes()[header.dtype],
                         count=prod(header.shape),
                         offset=at,
                     ).reshape(header.shape)
@@ -220,11 +225,9 @@ class WeightFiles:
         }
 
     def _read_headers(self, file: str) -> dict[str, TensorHeader]:
-        from transformers.modeling_utils import str_to_torch_dtype
-
         opened = self._open(file)
         if isinstance(opened, dict):
-            names = {dtype: name for name, dtype in str_to_torch_dtype.items()}
+            names = {dtype: name for name, dtype in torch_dtypes().items()}
             return {key: TensorHeader(tuple(t.shape), names[t.dtype]) for key, t in opened.items()}
         slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
         return {key: TensorHeader(tuple(s.get_shape()), s.get_dtype()) for key, s in slices.items()}

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.commands import invoke
 from support.flat import flat
 from support.remote_code import HERE, randomise
@@ -300,3 +300,26 @@ def test_code_of_its_own_finds_the_settings_of_its_answers(repository: Any, tmp_
     plan = plan_loading(checkpoint, build_on_meta(checkpoint), ["mouth.weight"])
     assert plan.keys is not None
     assert load_model(checkpoint, plan).generation_config.drop_think == "yes"
+
+
+@pytest.mark.parametrize("without", [[], ["mouth.weight"]])
+def test_a_table_of_complex_numbers_is_loaded(
+    without: list[str], repository: Any, tmp_path: Path
+) -> None:
+    """SetCon saves the rotary tables of SAM 3 in a .bin, which takes them."""
+    folder = Path(shutil.copytree(repository("unseen"), tmp_path / "of_complex_tables"))
+    code = folder / "modeling_unseen.py"
+    table = '        self.register_buffer("turns", torch.zeros(3, dtype=torch.complex64))\n'
+    text = code.read_text().replace("from torch import nn", "import torch\nfrom torch import nn")
+    ends = "        self.post_init()\n"
+    code.write_text(text.replace(ends, table + ends))
+    weights = load_file(folder / "model.safetensors")
+    turns = torch.polar(torch.ones(3), torch.arange(3.0))
+    (folder / "model.safetensors").unlink()
+    torch.save({**weights, "turns": turns}, folder / "pytorch_model.bin")
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    plan = plan_loading(checkpoint, build_on_meta(checkpoint), without)
+    model = load_model(checkpoint, plan, device="cpu")
+    assert torch.equal(model.turns, turns)
+    for name, weight in model.named_parameters():
+        assert name in without or torch.equal(weight, weights[name])
