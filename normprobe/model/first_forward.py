@@ -115,6 +115,22 @@ def _larger_lists(model: MeasuredModel) -> dict[str, nn.Module]:
     }
 
 
+def _larger_beside_words(model: MeasuredModel) -> str:
+    """A doubt where a list beside the text table is larger than the decoder's (Xoron).
+
+    Where the forward is followed to its end, it is seen which runs behind which.
+    """
+    table = model.parts.text_embedding
+    around = holders_of(table.name) if table else []
+    for name in _larger_lists(model):
+        if name.rpartition(".")[0] in around:
+            return (
+                f"{name} lies beside {table.name if table else ''} and is larger than the decoder "
+                f"layers: it may be the language model; `--part decoder_layers={name}` measures it"
+            )
+    return ""
+
+
 class _Forward:
     """A forward to its end: how often each layer ran, and two numbers of each row behind it."""
 
@@ -263,7 +279,9 @@ def check_entry(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
     if model.entry_seen or not _may_differ(model.model):
         return
     model.entry_seen, beside, towers = True, dict(_beside(model.model)), _other_towers(model)
-    if model.forward_seen and not beside and not towers:  # rows were compared behind the layers
+    if not model.forward_seen:
+        model.add_doubt(_larger_beside_words(model))
+    elif not beside and not towers:  # rows were compared behind the layers
         return
     entered, ran = list[Tensor](), set[str]()
     first_layer = model.decoder_layers[0]

@@ -634,6 +634,34 @@ def test_encoders_and_projectors_beside_those_that_were_found_are_in_doubt(
     assert (unsure in told) == (not named)
 
 
+class Fused(Plain):
+    """As Xoron: blocks that fuse picture and words run before a language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.ModuleList(Block(WIDTH) for _ in range(3))
+        self.llm = nn.ModuleDict({"words": self.words, "layers": layers})
+        del self.words
+
+    def forward(self, tokens: Tensor, image: Tensor) -> Tensor:
+        place = (tokens == self.place).unsqueeze(-1)
+        x = self.llm["words"](tokens).masked_scatter(place, self.connector(self.vision(image)))
+        for block in [*self.blocks, *self.llm["layers"]]:
+            x = block(x)
+        return x
+
+
+def test_a_larger_list_beside_the_text_table_is_a_doubt_of_what_enters() -> None:
+    inputs = {"tokens": FULL, "image": pictures(2)}
+    names = {"vision_encoder": "vision", "projector": "connector", "text_embedding": "llm.words"}
+    told = "llm.layers lies beside llm.words and is larger than the decoder layers"
+    for layers, doubted in (("blocks", True), ("llm.layers", False)):
+        model = made(Fused)
+        model.blocks = model.blocks[:2]
+        run = Probe(model, named={**names, "decoder_layers": layers}).interface(inputs)
+        assert (told in " ".join(run.record.get("doubts", []))) == doubted
+
+
 @pytest.mark.parametrize("behind", [True, False])
 def test_a_larger_list_of_layers_behind_the_decoder_is_a_doubt(behind: bool) -> None:
     """HoVLE embeds words and patches in layers of their own, which its language model follows."""
