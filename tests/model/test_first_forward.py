@@ -655,10 +655,10 @@ def test_a_larger_list_beside_the_text_table_is_a_doubt_of_what_enters() -> None
     inputs = {"tokens": FULL, "image": pictures(2)}
     names = {"vision_encoder": "vision", "projector": "connector", "text_embedding": "llm.words"}
     told = "llm.layers lies beside llm.words and is larger than the decoder layers"
-    for layers, doubted in (("blocks", True), ("llm.layers", False)):
+    for kept, doubted in ((2, True), (4, False)):
         model = made(Fused)
-        model.blocks = model.blocks[:2]
-        run = Probe(model, named={**names, "decoder_layers": layers}).interface(inputs)
+        model.blocks = model.blocks[:kept]
+        run = Probe(model, named={**names, "decoder_layers": "blocks"}).interface(inputs)
         assert (told in " ".join(run.record.get("doubts", []))) == doubted
 
 
