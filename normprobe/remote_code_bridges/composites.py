@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling, CausalLMOutputWithPast
 
-from normprobe.remote_code_bridges.noted import note_bridge, source_of
+from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, source_of
 from normprobe.versions import is_line_5
 
 #: Whose model inside was the language model alone, and the tower that lay beside it.
@@ -67,6 +67,8 @@ def bridge_parts(model_class: Any) -> None:
             self._tied_weights_keys = {}
         finish(self)
 
+    if inner.__name__ in _TEXT_ALONE:
+        _bridge_parts_of_text(inner)
     model_class.__getattr__, model_class.__setattr__ = look_inside, put_inside
     model_class.post_init = gather_and_finish
     for each in filter(_is_native, native.__mro__):
@@ -100,6 +102,22 @@ def bridge_text_alone(module: ModuleType) -> None:
         for made, as_written in ((Text, name), (Tower, tower_name)):
             made.__name__ = made.__qualname__ = as_written
             setattr(module, as_written, made)
+
+
+def _bridge_parts_of_text(inner: Any) -> None:
+    """The model inside was the language model: its table, its layers, its norm (LamRA)."""
+    look_up = inner.__getattr__
+
+    @in_place_of(inner, "__getattr__")
+    def look_into_text(self: Any, name: str) -> Any:
+        try:
+            return look_up(self, name)
+        except AttributeError:
+            text = self.__dict__.get("_modules", {}).get("language_model")
+            if text is None or name not in text._modules:
+                raise
+        note_bridge(f"parts of {inner.__name__}")
+        return text._modules[name]
 
 
 class _Called:

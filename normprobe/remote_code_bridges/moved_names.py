@@ -5,12 +5,14 @@ import re
 import typing
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import transformers
 from transformers import dynamic_module_utils
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import versions
 
 from normprobe.remote_code_bridges.layers import BLOCKS, CALLED, AxisAngles
@@ -41,6 +43,15 @@ _ONE_CLASS = ("CLIP", "Siglip")
 def one_class_towers() -> list[Any]:
     """The classes of such towers."""
     return [getattr(importlib.import_module(modeling(n)), f"{n}VisionModel") for n in _ONE_CLASS]
+
+
+#: Whose forward returned, beside all else, how far places are from those of text alone.
+_WITH_DELTAS = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "glm4v": "Glm4v"}
+
+
+@dataclass
+class _WithDeltas(CausalLMOutputWithPast):
+    rope_deltas: Any = None
 
 
 #: Where older code imports a name from, the name, and what has its place now or stands for it. What
@@ -93,6 +104,10 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
             "transformers.modeling_attn_mask_utils:_prepare_4d_attention_mask",
         )
         for name in ("bert", "clip", "llama")
+    ),
+    *(
+        (modeling(name), f"{called}CausalLMOutputWithPast", lambda: _WithDeltas)
+        for name, called in _WITH_DELTAS.items()
     ),
     *((modeling(name), "VisionRotaryEmbedding", lambda: AxisAngles) for name in BLOCKS),
     (modeling("clip"), "clip_loss", f"{modeling('clip')}:image_text_contrastive_loss"),

@@ -67,6 +67,7 @@ def states_of(model: Any, layers: Any, inputs: dict[str, torch.Tensor]) -> list[
         ("llava", "OwnPartsAndForwardOfSomebody"),
         ("qwen2_vl", "OwnPartsOfSomebodysQwen"),
         ("qwen2_vl", "AroundSomebodysQwen"),
+        ("qwen2_vl", "LooksIntoSomebodysQwen"),
         ("qwen2_vl", "BesideSomebodysQwen"),
     ],
 )

@@ -96,6 +96,21 @@ class OwnPartsOfSomebodysQwen(Qwen2VLForConditionalGeneration):
         return (self.lm_head(left[0]),)
 
 
+class LooksIntoSomebodysQwen(Qwen2VLForConditionalGeneration):
+    """It derives its parts, and finds the table where the language model's was (LamRA)."""
+
+    def forward(self, input_ids: Any, pixel_values: Any, image_grid_thw: Any, **named: Any) -> Any:
+        embedded = self.model.embed_tokens(input_ids)
+        rows = self.visual(pixel_values, grid_thw=image_grid_thw)
+        here = (input_ids == self.config.image_token_id)[..., None].expand_as(embedded)
+        embedded = embedded.masked_scatter(here, rows.to(embedded.dtype))
+        mask = named.get("attention_mask")
+        places, deltas = self.get_rope_index(input_ids, image_grid_thw, None, mask)
+        left = self.model(inputs_embeds=embedded, position_ids=places, attention_mask=mask)
+        made = qwen2_vl.Qwen2VLCausalLMOutputWithPast
+        return made(logits=self.lm_head(left[0]), rope_deltas=deltas)
+
+
 class AroundSomebodysQwen(Qwen2VLForConditionalGeneration):
     """It derives its parts, and its forward asks the tower for rows."""
 
