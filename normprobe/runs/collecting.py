@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Protocol, TypeVar
 
@@ -30,9 +31,10 @@ from normprobe.options import AUTO, Sampling
 from normprobe.runs.begin import doubt, warn
 from normprobe.runs.processes import meeting
 from normprobe.runs.run_folder import PARTIAL, RunStore, image_name
-from normprobe.schema import AUDIO, DIGESTS, IMAGE, VIDEO, VISUAL
+from normprobe.schema import AUDIO, DIGESTS, IMAGE, TOKEN_GROUPS, VIDEO, VISUAL
 from normprobe.statistics.bootstrap import DRAWS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
+from normprobe.statistics.token_metrics import token_norms
 
 T = TypeVar("T")
 
@@ -194,6 +196,9 @@ def _measure_share(
     """
     from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
+    def alone(sample_id: str) -> Mapping[str, Any]:
+        return builder.build([next(sample for sample in data if sample.id == sample_id)])
+
     size = _largest(model) if sampling.batch_size == AUTO else sampling.batch_size
     observe = measurement.observer(model, builder)
     while left:
@@ -208,7 +213,7 @@ def _measure_share(
             workers=sampling.workers,
             with_samples=measurement.reads_samples,
         )
-        measured = _measured(run, model, batches, observe, measurement)
+        measured = _measured(run, model, batches, observe, measurement, alone)
         try:
             with _Parts(run) as parts:
                 total = -(-len(left) // (size * share[1]))
@@ -244,6 +249,7 @@ def _measured(
     batches: Iterator[Batch],
     observe: Callable[[Mapping[str, Any], Sequence[Sample]], Any],
     measurement: ByBatch,
+    alone: Callable[[str], Mapping[str, Any]],
 ) -> Iterator[pd.DataFrame]:
     """Sample rows in the order of the batches, each with the digests of its sample.
 
@@ -260,7 +266,7 @@ def _measured(
         return rows.assign(frames=ids.map(frames)) if frames else rows
 
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
-        warned = marked = False
+        warned = marked = compared = False
         own_code = not is_native(model.model)
         for batch in batches:
             note_unused_inputs(run, model, batch.inputs)
@@ -276,7 +282,13 @@ def _measured(
             if own_code and not marked and (told := unmarked(model, batch)):
                 warn(run, told)
                 marked = True
-            seen = observe(completed(model.model, batch.inputs), batch.samples)
+            inputs = completed(model.model, batch.inputs)
+            seen = observe(inputs, batch.samples)
+            if own_code and not compared and len(batch.sample_ids) > 1:
+                compared = True
+                if told := apart_in_a_batch(model, alone, inputs, batch.sample_ids):
+                    doubt(run, told)
+            del inputs
             yield thread.submit(rows_of, seen, batch.digests, batch.frames)
             del seen  # while the next one is made
 
@@ -522,6 +534,35 @@ def begun_twice(model: MeasuredModel, batch: Batch) -> str:
 #: A mark in a vocabulary, such as <vision> or <|user|>; none that stands for rows of a picture.
 _MARK = re.compile(r"<(?!.*(image|img|patch|pad))[|/]*\w+[|/]*>", re.IGNORECASE)
 _TOLD = 3
+
+#: How far a mean norm at the decoder input may be apart in a batch and alone, by rounding.
+_APART = 0.01
+
+
+def apart_in_a_batch(
+    model: MeasuredModel,
+    alone: Callable[[str], Mapping[str, Any]],
+    inputs: Mapping[str, Any],
+    sample_ids: Sequence[str],
+) -> str:
+    """A doubt where the last sample of a batch enters the decoder otherwise than alone.
+
+    Innovator-VL's vision encoder reads rows of the picture before. ``alone``: makes the inputs of
+    one sample.
+    """
+    found = list[float]()
+    with suppress(NormprobeError):
+        for given in (completed(model.model, alone(sample_ids[-1])), inputs):
+            visual = model.placed(given).groups[-1] == TOKEN_GROUPS.index(VISUAL)
+            entered = model.decoder_input(given)[-1]
+            found.append(float(token_norms(entered[visual.to(entered.device)]).mean()))
+    if len(found) < 2 or not abs(found[1] - found[0]) > _APART * found[0]:
+        return ""
+    return (
+        f"visual tokens of {sample_ids[-1]} enter the decoder with a mean norm of {found[1]:.4g} "
+        f"in a batch of {len(sample_ids)}, and of {found[0]:.4g} alone: code of the model's own "
+        "reads samples otherwise beside others; use --batch-size 1"
+    )
 
 
 def unmarked(model: MeasuredModel, batch: Batch) -> str:

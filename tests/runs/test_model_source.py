@@ -114,3 +114,23 @@ def test_diffusion_is_a_doubt_unless_a_file_runs_the_model_itself(
     run = probe.layers("sample", limit=1, intervals=False, workers=0)
     told = " ".join(run.record.get("doubts", []))
     assert ("may write answers by diffusion" in told) == doubted
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("shifts", [True, False])
+def test_a_batch_that_own_code_reads_otherwise_is_a_doubt(
+    shifts: bool, batch: int, repository: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Innovator-VL's vision encoder reads rows of the picture before, 3 % off."""
+    folder = Path(shutil.copytree(repository("unseen"), tmp_path / f"of_batches_{shifts}"))
+    code = folder / "modeling_unseen.py"
+    text = code.read_text().replace("from torch import nn", "import torch\nfrom torch import nn")
+    rows = "self.bridge(self.eye(pixel_values))"
+    assert rows in text
+    grows = f"({rows} * (1 + 0.05 * torch.arange(len(pixel_values)).view(-1, 1, 1)))"
+    code.write_text(text.replace(rows, grows) if shifts else text)
+    probe = Probe(str(folder), trust_remote_code=True, device="cpu", dtype="float32")
+    run = probe.layers("sample", limit=3, batch_size=batch, intervals=False, workers=0)
+    told = [each for each in run.record.get("doubts", []) if "in a batch of 2" in each]
+    assert len(told) == (shifts and batch == 2)
+    assert all("reads samples otherwise beside others" in each for each in told)
