@@ -169,7 +169,8 @@ def attention_doubt(model: Any) -> str:
         if not own or "forward" not in vars(kind) or "forward" not in vars(base):
             continue
         ours, theirs = source_of(kind), source_of(vars(base)["forward"])
-        used = [name for name, _ in module.named_children() if f"self.{name}(" in theirs]
+        weighs = [name for name, part in module.named_children() if [*part.parameters()]]
+        used = [name for name in weighs if f"self.{name}(" in theirs]
         left = [name for name in used if f"self.{name}" not in ours]
         if left and len(left) < len(used):
             return (

