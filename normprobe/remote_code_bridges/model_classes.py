@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
 
@@ -261,7 +262,9 @@ def bridge_generation(model_class: Any) -> None:
             return partial(GenerationMixin.prepare_inputs_for_generation, self)
         model_class.__bases__ += (GenerationMixin,)
         model_class._supports_default_dynamic_cache = lambda _: False  # it was tuples of tensors
-        self.generation_config = GenerationConfig.from_model_config(self.config)
+        self.generation_config = GenerationConfig()
+        with suppress(ValueError, TypeError):  # of settings that are checked by now
+            self.generation_config = GenerationConfig.from_model_config(self.config)
         return self.generate
 
     model_class.__getattr__ = look_further

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from normprobe.remote_code_bridges import noted
@@ -62,6 +62,19 @@ def test_a_language_model_of_its_own_cache_answers() -> None:
     first = int(model(torch.tensor([[3]])).logits[0, -1].argmax())
     second = int(model(torch.tensor([[first]])).logits[0, -1].argmax())
     assert found.tolist() == [[1, 2, 3, first, second]]
+
+
+def test_settings_that_are_refused_by_now_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask whether there is a ``generate`` raises nothing."""
+
+    def refuse(_config: Any) -> Any:
+        raise ValueError("temperature")
+
+    kind = answering()
+    bridge_generation(kind)
+    model = kind(AnsweringConfig())
+    monkeypatch.setattr(GenerationConfig, "from_model_config", staticmethod(refuse))
+    assert hasattr(model, "generate")
 
 
 def test_a_model_without_a_head_prepares_inputs_and_does_not_answer() -> None:
