@@ -262,7 +262,7 @@ def bridge_generation(model_class: Any) -> None:
             return partial(GenerationMixin.prepare_inputs_for_generation, self)
         model_class.__bases__ += (GenerationMixin,)
         model_class._supports_default_dynamic_cache = lambda _: False  # it was tuples of tensors
-        self.generation_config = GenerationConfig()
+        self.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
         with suppress(ValueError, TypeError):  # of settings that are checked by now
             self.generation_config = GenerationConfig.from_model_config(self.config)
         return self.generate
