@@ -498,7 +498,9 @@ def _lacking_in(package: str) -> str:
 def other_package(error: BaseException) -> str:
     """What to do where an installed package holds no such name, as another version may; else ""."""
     found = _NO_NAME.match(str(error)) if isinstance(error, ImportError) else None
-    package = found[2].partition(".")[0] if found else "torch"
+    if found is None:
+        return ""
+    package = found[2].partition(".")[0]
     if f"{package}." in (*_OF_OTHERS, _OWN):  # another transformers is named by itself
         return ""
     with suppress(PackageNotFoundError):

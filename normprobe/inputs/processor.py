@@ -1,6 +1,6 @@
 """The processor of a checkpoint, its tokenizer and token ids."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -60,16 +60,16 @@ def vocabulary_ids(tokenizer: Any) -> list[int]:
     return sorted(set(tokenizer.get_vocab().values()))
 
 
-def decoded(tokenizer: Any, token_id: int) -> str:
-    """What a token id decodes to; its number where it has no text.
+def decoded(tokenizer: Any, ids: int | Sequence[int], instead: str = "") -> str:
+    """What a token id, or several, decode to; ``instead``, or the number, where that fails.
 
     Placeholders of own code may be no ids of its tokenizer, such as -1, and a mark may be refused
     where it stands alone (Qwen-VL).
     """
     try:
-        return str(tokenizer.decode(token_id))
+        return str(tokenizer.decode(ids))
     except Exception:
-        return str(token_id)
+        return instead or str(ids)
 
 
 def token_text(tokenizer: Any, token_id: int) -> str:

@@ -5,7 +5,7 @@ Signature and README of a checkpoint tell it; what neither tells is a guess.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from inspect import Parameter, signature
 from pathlib import Path
@@ -99,7 +99,9 @@ def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
     """``ask``, with what of the README it needs; "" where no method answers about a picture."""
     if not (method := answering(model)):
         return ""
-    of_readme, makes = _of_readme(readme)
+    text = readme.read_text(encoding="utf-8", errors="ignore") if readme else ""
+    blocks = _PYTHON.findall(text)
+    of_readme, makes = _of_readme(blocks)
     takes = signature(getattr(model, method)).parameters
     answers = source_of(getattr(model, method))
     pictured = any(_PICTURE.search(name) for name in takes)
@@ -118,7 +120,7 @@ def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
             value = pixels if "pixel" in name else _picture(name, takes_it)
             value = f"sample.image and {value}"
         elif _WORDS.search(name):
-            mark = _mark_before(name, answers, readme)
+            mark = _mark_before(name, answers, blocks)
             words = f'"{mark}" * len(sample.images) + sample.prompt' if mark else "sample.prompt"
             value = f"[{words}]" if name.endswith("s") else words
         elif _PAIRS.search(name):
@@ -126,9 +128,9 @@ def ask_text(model: nn.Module, has_look: bool, readme: Path | None) -> str:
         elif name == "doc_type":
             value = '"image" if sample.image else "text"'
         elif _MESSAGES.search(name):
-            text = '{"type": "text", "text": sample.prompt}'
+            told = '{"type": "text", "text": sample.prompt}'
             seen = '{"type": "image", "image": sample.image}'
-            content = "sample.prompt" if pictured else f"[{seen}, {text}]"
+            content = "sample.prompt" if pictured else f"[{seen}, {told}]"
             value = f'[{{"role": "user", "content": {content}}}]'
         elif _SETTINGS.search(name):
             value = '{"max_new_tokens": 1}'
@@ -183,29 +185,27 @@ def _picture(name: str, takes: Parameter) -> str:
     return f"[{value}]" if several else value
 
 
-def _mark_before(question: str, answers: str, readme: Path | None) -> str:
+def _mark_before(question: str, answers: str, blocks: Sequence[str]) -> str:
     """What stands for a picture before a question, as Python writes it; "": the method adds it.
 
     As README.md has it, else where the code of the method looks for it (EarthMind). ``question``:
-    what the method calls it.
+    what the method calls it. ``blocks``: of Python, of README.md.
     """
-    text = readme.read_text(encoding="utf-8", errors="ignore") if readme else ""
-    if told := re.search(r"""["'](<image>(\\n)?)(?=[^"'])""", "".join(_PYTHON.findall(text))):
+    if told := re.search(r"""["'](<image>(\\n)?)(?=[^"'])""", "".join(blocks)):
         return told[1]
     adds = re.search(rf"""<image>(\\n)?["'] (not in|\+) {question}\b""", answers)
     return "" if adds or "<image>" not in answers else "<image>"
 
 
-def _of_readme(readme: Path | None) -> tuple[str, str]:
+def _of_readme(blocks: Sequence[str]) -> tuple[str, str]:
     """What README.md defines to make pixels, and a call of it for the picture of a sample.
 
     Of its blocks of Python the functions, with imports and constants that they name; none where
     one names what only a run of the blocks makes. Of several that make pixels it is the one that
     the blocks call, with the numbers that they pass.
     """
-    text = readme.read_text(encoding="utf-8", errors="ignore") if readme else ""
     defined, called = dict[str, ast.stmt](), dict[str, ast.Call]()
-    for block in _PYTHON.findall(text):
+    for block in blocks:
         with suppress(SyntaxError, ValueError, RecursionError):
             for node in ast.parse(block).body:
                 defined |= {name: node for name in _names(node) if name not in defined}

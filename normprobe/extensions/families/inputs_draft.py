@@ -27,6 +27,7 @@ from normprobe.extensions.families.drafted_constants import (
 from normprobe.extensions.families.drafted_text import file_text
 from normprobe.failures import PREPARED
 from normprobe.inputs.inputs_file import GUESS, read_inputs_file
+from normprobe.inputs.processor import decoded
 from normprobe.model.config import NoForward, UnknownCode
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.provenance import text_ids
@@ -323,10 +324,8 @@ def _in_words(tokenizer: Any, numbers: Sequence[int]) -> str:
 
 
 def _decoded(tokenizer: Any, numbers: Sequence[int]) -> str:
-    try:
-        return str(tokenizer.decode(numbers))
-    except Exception:  # own code may have no word for an id (Emu3.5)
-        return f"[ids {', '.join(map(str, numbers))}]"
+    """Own code may have no word for an id (Emu3.5)."""
+    return decoded(tokenizer, numbers, f"[ids {', '.join(map(str, numbers))}]")
 
 
 def _kept(path: Path, first: str) -> str:

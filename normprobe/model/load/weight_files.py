@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from pathlib import Path, PurePosixPath
 from threading import Lock
@@ -28,6 +28,7 @@ _LONGEST_NAME = 255
 _LFS_POINTER = b"version https://git-lfs"
 
 
+@cache
 def torch_dtypes() -> dict[str, Any]:
     """Types of tensors by the names of safetensors; rotary tables may be complex (SetCon)."""
     import torch
