@@ -21,6 +21,7 @@ import torch
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs.on_device import dtype_of, inputs_for, named_inputs
+from normprobe.inputs.pixel_hash import pixel_digest
 from normprobe.inputs.prefetch import batches
 from normprobe.inputs.processor import classes_of
 from normprobe.measurements import over_samples
@@ -291,8 +292,8 @@ class OverSamples(_OfSamples):
             self._note_digests()
 
 
-class OneBatch(_OfSamples):
-    """A run of one batch, as the model's processor returned it."""
+class FixedInputs(_OfSamples):
+    """A run of batches as the model's processor, or a script, made them."""
 
     def __init__(
         self,
@@ -300,7 +301,7 @@ class OneBatch(_OfSamples):
         measured_by: SampleMeasurement,
         options: Mapping[str, Any],
         output: Output,
-        inputs: Any,
+        *batches: Any,
     ) -> None:
         super().__init__(source, measured_by, {**options, "data": INPUTS}, output)
         if measured_by.reads_samples:
@@ -315,17 +316,24 @@ class OneBatch(_OfSamples):
                 "nobody knows which turn a token of fixed inputs is of",
                 "leave by out, or pass data",
             )
-        self._inputs = inputs
+        self._batches = batches
         self._can_wait = measured_by.tables_can_wait and output.output is None
 
     def collect(self) -> pd.DataFrame:
-        """The rows of the batch."""
+        """The rows of all batches."""
         self.run.note(data=INPUTS)
         inputs = self._first()
         note_unused_inputs(self.run, self.model, inputs)
         if too_long := long_prompt(self.model, inputs):
             warn(self.run, too_long)
-        rows = self.measured_by.sample_rows(self.model, inputs, None).assign(image_hash=None)
+        found = [self.measured_by.sample_rows(self.model, inputs, None).assign(image_hash=None)]
+        for number, named in enumerate(self._named[1:], 2):
+            rows = self.measured_by.sample_rows(self.model, inputs_for(self.model.model, named))
+            names = [f"{number}.{name}" for name in rows["sample_id"]]
+            found.append(rows.assign(sample_id=names, image_hash=pixel_digest(named)))
+        if found[1:]:  # questions about one picture are no pictures of their own
+            found[0]["image_hash"] = pixel_digest(self._named[0])
+        rows = pd.concat(found, ignore_index=True)
         self.run.append(rows)
         if self.measured_by.intervals:
             note_confidence(self.run, rows)
@@ -340,18 +348,18 @@ class OneBatch(_OfSamples):
         return rows
 
     def _examples(self) -> Iterator[Mapping[str, Any]]:
-        yield self._named
+        yield self._named[0]
 
     def _alignment_examples(self, target: str | float) -> list[Mapping[str, Any]]:
         return [self._first()]
 
     def _first(self) -> Mapping[str, Any]:
-        return inputs_for(self.model.model, self._named)
+        return inputs_for(self.model.model, self._named[0])
 
     @cached_property
-    def _named(self) -> dict[str, Any]:
-        """The batch by the names of the model's forward, as soon as the model is loaded."""
-        return named_inputs(self.source.model, self._inputs)
+    def _named(self) -> list[dict[str, Any]]:
+        """The batches by the names of the model's forward, as soon as the model is loaded."""
+        return [named_inputs(self.source.model, batch) for batch in self._batches]
 
 
 def _require_kind(source: ModelSource, measured_by: Measurement) -> None:

@@ -28,10 +28,10 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.load.alignment import save_alignment
 from normprobe.model.load.loading import check_dtype
 from normprobe.model.load.required_tensors import everything
-from normprobe.options import AUTO, Loading, Output, Sampling, chosen, names_in, takes
+from normprobe.options import AUTO, Loading, Output, Sampling, chosen, flag, names_in, takes
 from normprobe.paper.numbers import tokens_of_paper
-from normprobe.pipeline import OneBatch, OverSamples, Pipeline
-from normprobe.registry import answers
+from normprobe.pipeline import INPUTS, FixedInputs, OverSamples, Pipeline
+from normprobe.registry import answers, opener
 from normprobe.run import Run
 from normprobe.runs.files import write_failures
 from normprobe.runs.model_source import CheckpointSource, MemorySource, ModelSource
@@ -65,7 +65,8 @@ class Probe:
     those that would have been drawn without it.
 
     Args:
-        model: ``specimen`` (bundled), a local folder, a hub id, or a transformers model in memory.
+        model: ``specimen`` (bundled), a local folder, a hub id, a script that loads a model and
+            asks it, with its arguments (``"infer.py --image a.png"``), or a model in memory.
         processor: of a model in memory, where samples are measured; of a checkpoint: its own.
         special_token_ids: ids to report as ``special`` rather than ``text``; None: those of the
             tokenizer, or without one the config's ``bos_token_id`` where it opens a prompt.
@@ -108,6 +109,8 @@ class Probe:
         self.source: ModelSource
         if isinstance(model, nn.Module):
             self.source = MemorySource(model, processor, loading, **how)
+        elif (opened := opener(str(model))) is not None:
+            self.source = opened(loading, **how)
         else:
             if loading.revision and is_here(str(model)):  # rather than pass over it
                 raise NormprobeError(
@@ -283,9 +286,14 @@ class Probe:
         asked: Mapping[str, Any],
         options: Mapping[str, Any],
         only: Collection[str] | None,
-    ) -> OverSamples | OneBatch:
+    ) -> OverSamples | FixedInputs:
         """The pipeline of samples, or of one batch that a processor made."""
         asked = {"model": self.typed, **asked}
+        if brought := self.source.batches(options.get("limit")):
+            self._require_brought(data, measured_by, options)
+            output, sampling = chosen({**options, "data": INPUTS}, Output, Sampling)
+            asked |= {"limit": sampling.limit}
+            return FixedInputs(self.source, measured_by, asked, output, *brought)
         if isinstance(data, str):
             output, sampling = chosen({**options, "data": data}, Output, Sampling)
             if not measured_by.batches:
@@ -302,7 +310,20 @@ class Probe:
         source = self.source
         if callable(data) and isinstance(source, MemorySource):
             source, data = source.called_by(data)
-        return OneBatch(source, measured_by, asked, output, data)
+        return FixedInputs(source, measured_by, asked, output, data)
+
+    def _require_brought(
+        self, data: str | Batch, measured_by: SampleMeasurement, options: Mapping[str, Any]
+    ) -> None:
+        """Refuse to ask otherwise than the inputs that came with the model do."""
+        usual = {**vars(Sampling()), "data": measured_by.data}
+        named = {"data": data, **options}
+        for name in ("data", "prompt", "batch_size"):
+            if named.get(name, usual[name]) != usual[name]:
+                raise NormprobeError(
+                    f"{flag(name)}: {self.typed} asks its model itself",
+                    "leave it out, or pass the model in place of the script",
+                )
 
     @_undisturbed
     @takes(Output, without=("resume",))

@@ -20,6 +20,7 @@ from normprobe.errors import first_line
 if TYPE_CHECKING:
     from normprobe.inputs.inputs_file import InputsFile
     from normprobe.measurements.measurement import Measurement
+    from normprobe.runs.model_source import ModelSource
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,10 @@ class Extension:
     def methods(self) -> Mapping[str, Callable[..., Any]]:
         """Methods of ``Probe`` by name: functions whose first argument is the probe."""
         return {}
+
+    def opens(self, model: str) -> "Callable[..., ModelSource] | None":
+        """What opens a MODEL that is no checkpoint, called as ``ScriptSource``; None: it is one."""
+        return None
 
     def inputs_file(self, config: Any) -> "InputsFile | None":
         """How a model of some config takes its inputs; None: it knows nothing of it."""
@@ -94,6 +99,11 @@ def answers(ask: Callable[[Extension], Answer]) -> Iterator[tuple[Extension, Ans
             leave_out(f"the extension {type(extension).__module__}", error)
         else:
             yield extension, answer
+
+
+def opener(model: str) -> "Callable[..., ModelSource] | None":
+    """What opens a MODEL that is no checkpoint, by any extension."""
+    return next((found for _, found in answers(lambda each: each.opens(model)) if found), None)
 
 
 def leave_out(what: str, error: BaseException) -> None:

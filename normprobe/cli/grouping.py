@@ -78,7 +78,8 @@ _ALL, _FEW = "--help-all", 3
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="[MODEL]", help="Hub id, local folder, GGUF file, or the bundled `specimen`."
+        metavar="[MODEL]",
+        help="Hub id, folder, GGUF file, `specimen`, or 'ask.py a.png', a script.",
     ),
 ]
 

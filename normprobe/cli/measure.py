@@ -21,6 +21,7 @@ from normprobe.cli.grouping import (
 )
 from normprobe.measurements.measurement import SampleMeasurement
 from normprobe.options import Loading, NeededByAll, Output, Sampling
+from normprobe.registry import opener
 
 _BATCH = 8  # of the demo, like the number of tokens it names
 _TOP, _SCENES = 5, 40
@@ -58,7 +59,8 @@ def probe_of(model: str, loading: Loading, data: str | None = None) -> Any:
     from normprobe.data.data_set import require_data
     from normprobe.model.checkpoint_place import require_path
 
-    require_path(model)
+    if opener(model) is None:
+        require_path(model)
     if data is not None:
         require_data(data)
     with console.lasting_imports():

@@ -45,6 +45,17 @@ def pixel_hashes(samples: Sequence[Sample], inputs: Mapping[str, Any]) -> list[s
     ]
 
 
+def pixel_digest(inputs: Mapping[str, Any]) -> str | None:
+    """16 hex digits of all pictures, clips and sounds of a batch; None: it holds none."""
+    digest, held = xxh3_64(), False
+    for group in (VISUAL, VIDEO, AUDIO):
+        for name, value in sorted(pixel_inputs(inputs, group).items()):
+            digest.update(name.encode())
+            _add(digest, value)
+            held = True
+    return digest.hexdigest() if held else None
+
+
 def _rows_by_grid(inputs: Mapping[str, Any], group: str) -> list[int]:
     """How many rows of patches each image or clip has where all lie in one list; else empty."""
     kind = {VISUAL: "image"}.get(group, group)

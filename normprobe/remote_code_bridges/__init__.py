@@ -17,7 +17,7 @@ import builtins
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
@@ -29,6 +29,7 @@ import torch
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoImageProcessor,
     AutoTokenizer,
     DynamicCache,
     GenerationConfig,
@@ -96,6 +97,7 @@ from normprobe.remote_code_bridges.model_classes import (
     bridge_tie_weights,
     cast_or_move,
     cpu_or_no_memory,
+    load_as_asked,
     offer_for_own,
 )
 from normprobe.remote_code_bridges.moved_names import (
@@ -116,6 +118,7 @@ from normprobe.remote_code_bridges.processors import (
     bridge_processor_parts,
     bridge_special_tokens,
     bridge_token_kinds,
+    offer_as_it_is,
     tokenizer_as_written,
     unasked_for_folders,
 )
@@ -126,11 +129,11 @@ auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
 
 @contextmanager
-def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
+def foreign_code(trusted: bool, bridges: list[str], *, at_once: bool = False) -> Iterator[None]:
     """Bridge the classes of a repository that are imported inside the block.
 
     Those of the repository's files are bridged before they are used, those of an installed package
-    when the block ends.
+    when the block ends, or ``at_once``, as soon as their modules are imported.
     """
     if not trusted:
         yield
@@ -181,6 +184,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     before, level = set(sys.modules), transformers_logging.get_verbosity()
     check = dynamic_module_utils.check_imports
     check = check if is_line_5() else all_that_are_imported(check)
+    importing = import_moved(builtins.__import__)
     noting.append(bridges)
     try:
         with (
@@ -195,7 +199,9 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             unasked_for_folders(),
             patch.object(versions, "require_version", require_others),
             patch.object(dynamic_module_utils, "check_imports", check),
-            patch.object(builtins, "__import__", import_moved(builtins.__import__)),
+            patch.object(builtins, "__import__", _bridging(importing) if at_once else importing),
+            patch.object(PreTrainedModel, "from_pretrained", classmethod(load_as_asked)),
+            patch.object(AutoImageProcessor, "register", staticmethod(offer_as_it_is)),
             patch.object(nn.Module, "to", cast_or_move),
             patch.object(torch.Tensor, "cpu", cpu_or_no_memory),
             patch.object(nn.Parameter, "data", SETTABLE_DATA, create=True),
@@ -205,13 +211,39 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
             try:
                 yield
             finally:  # an import that fails leaves modules, which another does not run again
-                for module_name in sys.modules.keys() - before:
-                    for foreign in _classes_in(module_name):
-                        _bridge_module(sys.modules[module_name])
-                        _bridge_class(foreign)
+                _bridge_all(sys.modules.keys() - before)
     finally:
         noting.pop()
         transformers_logging.set_verbosity(level)  # an import may ask for all there is (Elysium)
+
+
+def _bridging(importing: Any) -> Any:
+    """An ``__import__`` that bridges the classes of each module as soon as it has run."""
+    seen = set(sys.modules)
+
+    @wraps(importing)
+    def import_and_bridge(*given: Any, **named: Any) -> Any:
+        found = importing(*given, **named)
+        if len(sys.modules) != len(seen):
+            new = sys.modules.keys() - seen
+            run = {name for name in new if not _is_running(sys.modules[name])}
+            seen.update(run)
+            _bridge_all(run)
+        return found
+
+    return import_and_bridge
+
+
+def _is_running(module: ModuleType) -> bool:
+    return getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def _bridge_all(module_names: Iterable[str]) -> None:
+    """The classes that modules define."""
+    for name in module_names:
+        for foreign in _classes_in(name):
+            _bridge_module(sys.modules[name])
+            _bridge_class(foreign)
 
 
 def _bridge_module(module: ModuleType) -> None:

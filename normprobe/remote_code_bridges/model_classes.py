@@ -21,6 +21,7 @@ auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
 _TO = nn.Module.to
 _CPU = torch.Tensor.cpu
+_LOAD: Any = vars(PreTrainedModel)["from_pretrained"].__func__
 _DATA: Any = vars(torch._C.TensorBase)["data"]
 _OFFER = auto_factory._LazyAutoMapping.register
 
@@ -30,6 +31,8 @@ _MODEL_ATTRIBUTES: dict[str, Any] = {
     "_supports_flash_attn_2": False,
     "get_head_mask": lambda self, head_mask, layers, *_: [None] * layers,
     "invert_attention_mask": lambda self, mask: _hidden_by(mask, self.dtype),
+    # Of an encoder (VisualCLA's resampler).
+    "get_extended_attention_mask": lambda self, mask, *_, **__: _hidden_by(mask, self.dtype),
 }
 
 
@@ -43,6 +46,15 @@ def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
         note_bridge("Module.to")
         dtype = torch._C._nn._parse_to(*arguments, **named)[1]
         return module if dtype is None else _TO(module, dtype)
+
+
+def load_as_asked(kind: Any, *arguments: Any, **named: Any) -> Any:
+    """``load_in_8bit=False``: it asked for nothing, and is a keyword no more (VisualCLA)."""
+    for keyword in ("load_in_8bit", "load_in_4bit"):
+        if keyword in named and not named[keyword]:
+            note_bridge(keyword)
+            del named[keyword]
+    return _LOAD(kind, *arguments, **named)
 
 
 def cpu_or_no_memory(tensor: Any, *arguments: Any, **named: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from packaging.version import InvalidVersion, Version
-from transformers import AutoTokenizer, PretrainedConfig
+from transformers import AutoImageProcessor, AutoTokenizer, PretrainedConfig
 from transformers.utils.hub import cached_file
 
 from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, source_of
@@ -18,7 +18,10 @@ from normprobe.versions import is_line_5
 
 tokenization_auto = importlib.import_module("transformers.models.auto.tokenization_auto")
 
+image_processing_auto = importlib.import_module("transformers.models.auto.image_processing_auto")
+
 _TOKENIZER = AutoTokenizer.from_pretrained
+_OFFER_PICTURES = AutoImageProcessor.register
 
 #: What asks whether code may run, by this name.
 _RESOLVE = "resolve_trust_remote_code"
@@ -26,6 +29,19 @@ _ASKING = (
     *("auto_factory", "configuration_auto", "feature_extraction_auto", "image_processing_auto"),
     *("processing_auto", "tokenization_auto", "video_processing_auto"),
 )
+
+
+def offer_as_it_is(config: Any, *kinds: Any, **named: Any) -> None:
+    """An image processor may be of another base class than transformers' (OpenVLA-OFT)."""
+    try:
+        _OFFER_PICTURES(config, *kinds, **named)
+    except ValueError as error:
+        if "must inherit from" not in str(error):
+            raise
+        note_bridge("AutoImageProcessor.register")
+        (kind,) = [*kinds, *(value for value in named.values() if isinstance(value, type))][:1]
+        offered = image_processing_auto.IMAGE_PROCESSOR_MAPPING
+        offered.register(config, {"pil": kind}, exist_ok=True)
 
 
 def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> Any:

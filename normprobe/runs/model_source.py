@@ -154,6 +154,11 @@ class ModelSource(ABC):
     def tokenizer(self) -> Any:
         """The tokenizer; None where there is none."""
 
+    def batches(self, times: int | None) -> Sequence[Mapping[str, Any]]:
+        """Inputs that come with the model, the first so many; none: samples are made into some."""
+        del times
+        return ()
+
     @abstractmethod
     def decoder_layer_count(self) -> int | None:
         """How many decoder layers there are, without a weight; None: nobody knows yet."""

@@ -11,8 +11,10 @@ case, and say in ``FAMILIES`` where it stands and what tells its models. Most ne
 places and signatures are found without (docs/how-to/remote-code.md).
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from normprobe.registry import MAKE, Extension
 
 if TYPE_CHECKING:
     from normprobe.inputs.inputs_file import InputsFile
+    from normprobe.runs.model_source import ModelSource
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,14 @@ def own_file(config: Any) -> "InputsFile | None":
     return replace(found, record={"family": model_type.lower()})
 
 
+def is_script(model: str) -> bool:
+    """Whether a MODEL names a Python file, with or without arguments behind it."""
+    try:
+        return shlex.split(model)[0].endswith(".py")
+    except (ValueError, IndexError):  # a quote without its end, no text
+        return False
+
+
 def _classes(config: Any) -> Iterable[str]:
     yield from _field(config, "architectures") or ()
     for auto_class, reference in (_field(config, "auto_map") or {}).items():
@@ -84,6 +95,13 @@ class _Families(Extension):
         from normprobe.extensions.families.command import inputs
 
         return {"inputs": inputs}
+
+    def opens(self, model: str) -> "Callable[..., ModelSource] | None":
+        if not is_script(model):
+            return None
+        from normprobe.extensions.families.script_source import ScriptSource
+
+        return partial(ScriptSource, model)
 
     def inputs_file(self, config: Any) -> "InputsFile | None":
         return own_file(config)

@@ -159,8 +159,13 @@ def _caught(model: Any, processor: Any, ask: Ask, sample: Sample) -> dict[str, A
     return made
 
 
+def is_of_an_answer(name: str) -> bool:
+    """Whether generate adds an input of that name, for the answer."""
+    return _OF_AN_ANSWER.search(name) is not None
+
+
 def _is_input(name: str, value: Any) -> bool:
-    return not _OF_AN_ANSWER.search(name) and not isinstance(value, bool | str | None)
+    return not is_of_an_answer(name) and not isinstance(value, bool | str | None)
 
 
 @contextmanager

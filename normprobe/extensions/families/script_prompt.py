@@ -1,0 +1,365 @@
+"""What a script asked its model: the call to make again, with other pixels and other words."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import unwrap
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.extensions.families.asked import is_of_an_answer
+from normprobe.extensions.families.script_run import CallOfModel, Caught, on_this_machine
+from normprobe.failures import is_native
+from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
+from normprobe.inputs.on_device import pixel_inputs
+from normprobe.model.find.structure import find_parts
+from normprobe.model.tracing.recording import tensors
+
+#: What a batch calls the ids of a prompt, ``[batch, seq]``, and pixels that no argument holds.
+_IDS, _PIXELS = "input_ids", "pixel_values"
+
+#: What no function that runs again may get: it holds what was written before.
+_USED_UP = ("streamer", "past_key_values", "cache_position")
+
+#: Of a picture: ``[..., 3, height, width]``.
+_COLOURS = 3
+
+#: Beyond rounding, of the largest number: the state of another prompt.
+_OTHER = 1e-2
+
+
+@dataclass(frozen=True)
+class ScriptPrompt:
+    """What a script asked its model once.
+
+    Attributes:
+        model: that was asked.
+        forward: asks it again, ``forward(model, **batch)``, until its layers have run.
+        batch: what it was given.
+        plain: what the model's own forward was given, where that is all there is to it.
+        doubt: what is not as it was when the script ran.
+    """
+
+    model: nn.Module
+    forward: Callable[..., Any]
+    batch: Mapping[str, Any]
+    plain: Mapping[str, Any] | None = None
+    doubt: str = ""
+
+
+def prompt_of(caught: Caught) -> ScriptPrompt:
+    """What made the layers run, to be called again.
+
+    Of the functions that were running it is the outermost that was given ids and pixels; where
+    there is none, the outermost that was given pixels, else the outermost, and pixels are what a
+    module takes. Where rows were made of pixels before, both calls are made again. What does not
+    bring the same rows to the first layer is passed over.
+
+    Raises:
+        NormprobeError: nothing that was running can be called again.
+    """
+    layer = caught.calls[-1].named["self"]
+    calls = [call for call in caught.calls[:-1] if _model_around(call, layer) is not None]
+    known = [(call, function) for call in calls if (function := _function_of(call)) is not None]
+    ways = [_Way(call, function) for call, function in known]
+    if known and (before := _made_before(*known[0], caught, layer)) is not None:
+        ways.insert(0, before)
+    owner = calls[-1].named["self"] if calls else layer
+    failed, without = "", list[ScriptPrompt]()
+    for way in sorted(ways, key=lambda each: _rank(_inputs_of(each.call)), reverse=True):
+        try:
+            prompt = _prompt_by(way, caught, layer, owner)
+            same = all(_brings_the_same(prompt, caught, layer) for _ in range(2))
+        except Exception as error:  # code of any kind: another way may do
+            failed = failed or f"{type(error).__name__}: {first_line(error)}"
+            continue
+        if same and _shows(prompt.batch):
+            return prompt
+        without.insert(0 if same else len(without), replace(prompt, doubt="" if same else _CHANGES))
+    if not without:
+        raise NormprobeError(
+            f"what makes {type(layer).__name__} run cannot be called again"
+            + f": {failed}" * bool(failed),
+            "measure the model in Python: Probe(model, forward=...)",
+        )
+    return without[0]
+
+
+_CHANGES = (
+    "asked the same again, the model of the script enters its first layer with other rows: it "
+    "keeps what it was asked, or draws at random"
+)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How layers are made to run: a call, and what takes what it returns."""
+
+    call: CallOfModel
+    function: Callable[..., Any]
+    then: Callable[[Any], Any] = lambda returned: returned
+
+
+def _prompt_by(way: _Way, caught: Caught, layer: nn.Module, owner: nn.Module) -> ScriptPrompt:
+    call, model = way.call, _model_around(way.call, layer)
+    assert model is not None
+    inputs = _inputs_of(call)
+    ids = _ids_in(inputs)
+    others = {
+        name: value
+        for name, value in call.named.items()
+        if name not in inputs and value is not None and name not in _USED_UP
+    }
+    inside: dict[str, _TakenInside] = {}
+
+    def forward(_: nn.Module, **given: Any) -> Any:
+        inner = [inside[name].taking(given.pop(name)) for name in inside]
+        named = {ids if name == _IDS else name: value for name, value in given.items()} | others
+        with ExitStack() as stack:
+            stack.enter_context(on_this_machine())
+            for kind, dtype in caught.precision.items():
+                stack.enter_context(torch.autocast(kind, dtype))
+            for taking in inner:
+                stack.enter_context(taking)
+            stack.enter_context(_passing_once(owner))
+            return way.then(_called(way.function, call, named))
+
+    batch = {_IDS if name == ids else name: value for name, value in inputs.items()}
+    found = _found_inside(model, lambda: forward(model, **batch), layer)
+    if not _shows(batch) and _PIXELS in found:
+        inside[_PIXELS] = found[_PIXELS]
+        batch[_PIXELS] = found[_PIXELS].tensors
+    read = sum(each.numel() for each in found[_IDS].tensors) if _IDS in found else 0
+    if read and (not ids or read > batch[_IDS].numel()):  # the method writes more (OpenVLA-OFT)
+        if ids:
+            others[ids] = batch[_IDS]
+        inside[_IDS] = found[_IDS]
+        rows = [each.reshape(-1, each.shape[-1]) for each in found[_IDS].tensors]
+        batch[_IDS] = torch.cat(rows, -1)
+    plain = None
+    if (
+        is_native(model)
+        and way.function is type(model).forward
+        and not (inside or caught.precision)
+    ):
+        kept = {name: value for name, value in others.items() if not is_of_an_answer(name)}
+        plain = {name: value for name, value in kept.items() if value is not model} | inputs
+    return ScriptPrompt(model, forward, batch, plain)
+
+
+def _model_around(call: CallOfModel, layer: nn.Module) -> nn.Module | None:
+    """The model of a call that holds a layer."""
+    return next((model for model in call.models if _holds(model, layer)), None)
+
+
+def _holds(module: nn.Module, other: nn.Module) -> bool:
+    return module is not other and any(inside is other for inside in module.modules())
+
+
+def _function_of(call: CallOfModel) -> Callable[..., Any] | None:
+    """The function whose code ran: of the class of its first argument, with what decorates it."""
+    for kind in type(call.named[call.first[0]]).__mro__ if call.first else ():
+        for value in vars(kind).values():
+            if callable(value) and getattr(unwrap(value), "__code__", None) is call.code:
+                return value  # type: ignore[no-any-return]
+    found = [each for each in gc.get_referrers(call.code) if isinstance(each, FunctionType)]
+    return found[-1] if found else None
+
+
+def _made_before(
+    call: CallOfModel, function: Callable[..., Any], caught: Caught, layer: nn.Module
+) -> _Way | None:
+    """A call that had ended and returned what the outermost call takes (DeepSeek-VL)."""
+    for earlier, returned in reversed(caught.ended):
+        made = list(tensors(returned))
+        for name, value in call.named.items():
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                continue
+            place = next((i for i, each in enumerate(made) if _are_equal(each, value)), None)
+            before = None if place is None else _function_of(earlier)
+            if before is None or place is None or _model_around(earlier, layer) is None:
+                continue
+            return _Way(earlier, before, partial(_go_on, function, call, name, place))
+    return None
+
+
+def _go_on(
+    function: Callable[..., Any], call: CallOfModel, name: str, place: int, returned: Any
+) -> Any:
+    """Make a call again with what another one returned."""
+    before = call.named[name]
+    rows = list(tensors(returned))[place].to(before.dtype)
+    given = {key: value for key, value in call.named.items() if key not in _USED_UP}
+    return _called(function, call, {**given, name: rows.reshape(rows.shape[-before.dim() :])})
+
+
+def _called(function: Callable[..., Any], call: CallOfModel, named: Mapping[str, Any]) -> Any:
+    """Call a function by names, and by places where that is how what follows gets in."""
+    by_place = [name for name in call.first[: None if call.more else 1] if name in named]
+    given = {name: value for name, value in named.items() if name not in by_place}
+    return function(*(named[name] for name in by_place), *call.more, **given)
+
+
+def _are_equal(made: Tensor, taken: Tensor) -> bool:
+    alike = made.is_floating_point() and made.numel() == taken.numel() > 0
+    return alike and torch.equal(made.detach().flatten().to(taken.dtype), taken.detach().flatten())
+
+
+def _brings_the_same(prompt: ScriptPrompt, caught: Caught, layer: nn.Module) -> bool:
+    """Whether the first layer gets what it got in the script."""
+    seen: list[Tensor] = []
+
+    def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(hidden_state_of((kwargs.get("hidden_states"), args, kwargs)).detach())
+        raise _Enough
+
+    handle = layer.register_forward_pre_hook(see, with_kwargs=True)
+    with attached(handle), torch.no_grad(), suppress(_Enough):
+        prompt.forward(prompt.model, **prompt.batch)
+    if caught.state is None:
+        return bool(seen)
+    if not seen or seen[0].shape != caught.state.shape:
+        return False
+    before, now = caught.state.float(), seen[0].float()
+    return bool((now - before).abs().max() <= _OTHER * before.abs().max())
+
+
+def _inputs_of(call: CallOfModel) -> dict[str, Any]:
+    """Arguments that hold tensors."""
+    return {
+        name: value
+        for name, value in call.named.items()
+        if name not in ("self", *_USED_UP)
+        and not is_of_an_answer(name)
+        and not isinstance(value, nn.Module)
+        and any(True for _ in tensors(value))
+    }
+
+
+def _rank(inputs: Mapping[str, Any]) -> tuple[bool, bool]:
+    pixels = _shows(inputs)
+    return pixels and bool(_ids_in(inputs)), pixels
+
+
+def _shows(inputs: Mapping[str, Any]) -> bool:
+    """Whether there are pixels, and no rows that were made of them."""
+    return any(
+        not name.endswith(("embeds", "features", "embeddings"))
+        or any(_is_picture(tensor) for tensor in tensors(value))
+        for name, value in pixel_inputs(inputs).items()
+    )
+
+
+def _is_picture(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dim() > 2 and tensor.shape[-3] == _COLOURS
+
+
+def _ids_in(inputs: Mapping[str, Any]) -> str:
+    """The name by which a method takes the ids of a prompt; "" where it takes none."""
+    whole = (
+        name
+        for name, value in sorted(inputs.items(), key=lambda item: item[0] != _IDS)
+        if isinstance(value, Tensor) and value.dim() == 2 and value.dtype in (torch.int64,)
+        if value.numel() and "mask" not in name and "position" not in name
+    )
+    return next(whole, "")
+
+
+class _Enough(BaseException):  # code of a model passes over any Exception
+    """Ends a forward: its layers have run once."""
+
+
+@contextmanager
+def _passing_once(owner: nn.Module) -> Iterator[None]:
+    """End the block where the module that holds the layers begins again, to answer."""
+    calls = 0
+
+    def count(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise _Enough
+
+    with attached(owner.register_forward_pre_hook(count)), suppress(_Enough):
+        yield
+
+
+@dataclass(frozen=True)
+class _TakenInside:
+    """What a module takes that no argument of the method holds, one tensor a call."""
+
+    module: nn.Module
+    tensors: list[Tensor]
+
+    @contextmanager
+    def taking(self, others: Any) -> Iterator[None]:
+        """Let the module take other tensors inside the block: as many, or those in a row."""
+        if isinstance(others, Tensor):
+            others = torch.split(others, [each.shape[-1] for each in self.tensors], -1)
+        left = iter(others)
+
+        def change(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return _with_other(
+                lambda held: next(left, held).reshape(held.shape).to(held), args, kwargs
+            )
+
+        with attached(self.module.register_forward_pre_hook(change, with_kwargs=True)):
+            yield
+
+
+def _with_other(
+    change: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a module with another hidden state, or with other ids."""
+    if path_to_state((args, kwargs)) is not None:
+        return with_changed_input(change, args, kwargs)
+    if args and isinstance(args[0], Tensor):
+        return (change(args[0]), *args[1:]), kwargs
+    return args, {name: change(v) if isinstance(v, Tensor) else v for name, v in kwargs.items()}
+
+
+def _found_inside(
+    model: nn.Module, run: Callable[[], object], layer: nn.Module
+) -> dict[str, _TakenInside]:
+    """What takes pixels, and what ids, before the decoder runs.
+
+    Pixels: the first module that takes a picture, ``[..., 3, height, width]``, else the vision
+    encoder. Ids: the table with most rows.
+    """
+    found: dict[nn.Module, list[Tensor]] = {}
+
+    def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def keep(held: Tensor) -> Tensor:
+            found.setdefault(module, []).append(held.detach().clone())
+            return held
+
+        _with_other(keep, args, kwargs)
+
+    def stop(*_: Any) -> None:
+        raise _Enough
+
+    handles = [each.register_forward_pre_hook(see, with_kwargs=True) for each in model.modules()]
+    handles.append(layer.register_forward_pre_hook(stop))
+    with attached(*handles), torch.no_grad(), suppress(_Enough):
+        run()
+    seen = [_TakenInside(module, taken) for module, taken in found.items() if taken]
+    inside = {}
+    tables = [each for each in seen if isinstance(each.module, nn.Embedding)]
+    if tables:
+        inside[_IDS] = max(tables, key=lambda each: each.module.weight.shape[0])  # type: ignore
+    pictured = [each for each in seen if all(map(_is_picture, each.tensors))]
+    if not pictured:
+        with suppress(NormprobeError):
+            encoder = find_parts(model).vision_encoder
+            pictured = [each for each in seen if encoder and each.module is encoder.module]
+    if pictured:
+        inside[_PIXELS] = pictured[0]
+    return inside

@@ -1,0 +1,326 @@
+"""A script that asks a model about a picture, run as far as the first decoder layer.
+
+Where code of a model comes with a script that works, that is the truth about it: how it is loaded,
+what its prompt is, how its pixels are made. The script runs in this process, as ``python`` would
+run it, and ends where its answer begins.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedTokenizerBase
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import install, missing_packages, other_package
+from normprobe.model.find.structure import find_parts
+from normprobe.model.tracing.recording import tensors
+from normprobe.remote_code_bridges import foreign_code
+
+#: Files whose calls show nothing: those of torch, and what Python brings itself.
+_LEFT_OUT = (str(Path(torch.__file__).parent), "<frozen")
+
+#: Calls that have ended, of which it is known what they returned.
+_KEPT = 8
+
+
+@dataclass(frozen=True)
+class CallOfModel:
+    """A function that was given a model, or is a method of what holds one, as it was called."""
+
+    code: CodeType
+    named: Mapping[str, Any]  # arguments by their names, those of ``**kwargs`` among them
+    first: Sequence[str]  # names of those that may be passed by place
+    more: Sequence[Any]  # those of ``*args``
+    models: Sequence[nn.Module]  # among its arguments, or held by one
+
+
+@dataclass(frozen=True)
+class Caught:
+    """What was running when the first decoder layer was reached.
+
+    Attributes:
+        calls: from the outside in; the last one is that of the layer.
+        state: what the layer was given, ``[batch, seq, hidden]``.
+        ended: outermost calls that had ended, and what they returned; the last ones.
+        precision: by the kind of device, the dtype of an autocast that was on.
+    """
+
+    calls: Sequence[CallOfModel]
+    state: Tensor | None
+    ended: Sequence[tuple[CallOfModel, Any]]
+    precision: Mapping[str, torch.dtype]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A script that has run.
+
+    Attributes:
+        asked: what was running, each time that its model began to answer.
+        tokenizers: that were used.
+        script: its module, which holds what it made.
+    """
+
+    asked: Sequence[Caught]
+    tokenizers: Sequence[PreTrainedTokenizerBase]
+    script: ModuleType
+
+
+class _Reached(SystemExit):  # scripts pass over any Exception; a thread ends by this silently
+    """Ends a script: its model begins to answer, for the last time that is wanted."""
+
+
+class _OnThisMachine(TorchFunctionMode):
+    """Leaves on the CPU what a script puts on a GPU, on a machine that has none."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        more = {name: _on_the_cpu(value) for name, value in (kwargs or {}).items()}
+        if getattr(func, "__name__", "") == "cuda":
+            return args[0]
+        if getattr(func, "__name__", "") == "to":
+            args = tuple(_on_the_cpu(value) for value in args)
+        return func(*args, **more)
+
+
+def on_this_machine() -> AbstractContextManager[object]:
+    """Where there is no GPU, leave on the CPU what code of the block puts on one."""
+    return nullcontext() if torch.cuda.is_available() else _OnThisMachine()
+
+
+def _on_the_cpu(value: Any) -> Any:
+    named = value if isinstance(value, str | torch.device) else ""
+    return "cpu" if str(named).partition(":")[0] == "cuda" else value
+
+
+class _Watch:
+    """Follows functions that are given models, until one of a decoder layer, so many times.
+
+    The profiler of Python sees each call with its arguments, before a line of it has run.
+    """
+
+    def __init__(self, times: int) -> None:
+        self.asked: list[Caught] = []
+        self.tokenizers = dict[int, PreTrainedTokenizerBase]()
+        self._times = times
+        self._answering: FrameType | None = None  # the outermost call, once it is caught
+        self._running: dict[int, list[tuple[FrameType, CallOfModel]]] = {}
+        self._ended = deque[tuple[CallOfModel, Any]](maxlen=_KEPT)
+        self._passed = set[CodeType]()
+        self._layers = dict[int, tuple[nn.Module, set[int]]]()
+
+    def __call__(self, frame: FrameType, event: str, returned: Any) -> None:
+        if self._answering is not None:
+            if frame is self._answering and event == "return":
+                self._answering = None
+                self._running.clear()
+            return
+        if threading.get_ident() not in self._running:
+            self._running[threading.get_ident()] = []
+            if threading.current_thread() is not threading.main_thread():
+                on_this_machine().__enter__()  # the thread ends with it
+        if event == "call":
+            code = frame.f_code
+            if code not in self._passed and len(self.asked) < self._times:
+                self._see(frame, code)
+        elif event == "return":
+            running = self._running[threading.get_ident()]
+            if running and running[-1][0] is frame:
+                _, call = running.pop()
+                if not running and any(map(_is_state, tensors(returned))):
+                    self._ended.append((call, returned))
+
+    def _see(self, frame: FrameType, code: CodeType) -> None:
+        left_out = code.co_filename.startswith(_LEFT_OUT) or code.co_name.startswith("__")
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if left_out or not names:
+            self._passed.add(code)
+            return
+        held = frame.f_locals
+        first = held.get(names[0])
+        if isinstance(first, PreTrainedTokenizerBase):
+            self.tokenizers[id(first)] = first
+            return
+        models = _models_in([held.get(name) for name in names])
+        if not models:
+            self._passed.add(code)
+            return
+        running = self._running[threading.get_ident()]
+        running.append((frame, _call_of(held, code, models)))
+        if code.co_name == "forward" and len(running) > 1 and self._is_layer(first, running[0][1]):
+            calls = [call for _, call in running]
+            kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+            precision = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
+            states = filter(_is_state, tensors([*calls[-1].named.values(), *calls[-1].more]))
+            state = next(states, None)
+            kept = None if state is None else state.detach().clone()
+            self.asked.append(Caught(calls, kept, list(self._ended), precision))
+            if len(self.asked) == self._times:
+                raise _Reached
+            self._answering = running[0][0]
+
+    def _is_layer(self, module: Any, outermost: CallOfModel) -> bool:
+        for model in outermost.models:
+            if id(model) not in self._layers:
+                self._layers[id(model)] = model, {id(layer) for layer in _decoder_layers(model)}
+        return any(id(module) in self._layers[id(model)][1] for model in outermost.models)
+
+
+def _is_state(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dim() > 1
+
+
+def _models_in(values: Sequence[Any]) -> list[nn.Module]:
+    """Modules among values, then those that objects among them hold."""
+    found = [value for value in values if isinstance(value, nn.Module)]
+    if not found:
+        inside = (vars(value).values() for value in values if hasattr(value, "__dict__"))
+        found = [each for held in inside for each in list(held) if isinstance(each, nn.Module)]
+    return found
+
+
+def _call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module]) -> CallOfModel:
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames
+    named = {name: held[name] for name in names[:count] if name in held}
+    more: Sequence[Any] = ()
+    if code.co_flags & CO_VARARGS:
+        more = held.get(names[count], ())
+        count += 1
+    if code.co_flags & CO_VARKEYWORDS:
+        named |= held.get(names[count], {})
+    return CallOfModel(code, named, names[: code.co_argcount], more, models)
+
+
+def _decoder_layers(model: nn.Module) -> Sequence[nn.Module]:
+    """The decoder layers of a model; where structure does not tell, its largest stack of layers."""
+    try:
+        layers = find_parts(model).decoder_layers
+    except Exception:  # code of any kind; a trace tells later
+        layers = None
+    if layers is not None:
+        return list(layers.module.children())
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    if not tables:
+        return ()
+    width = max(tables, key=lambda table: table.num_embeddings).embedding_dim
+    stacks = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+        and len(module) > 1
+        and any(width in weight.shape for weight in module[0].parameters())
+    ]
+
+    def size(stack: nn.Module) -> int:
+        return sum(weight.numel() for weight in stack.parameters())
+
+    return list(max(stacks, key=size).children()) if stacks else ()
+
+
+def run_script(
+    path: Path, arguments: Sequence[str], times: int, *, bridged: bool, bridges: list[str]
+) -> Ran:
+    """Run a script until decoder layers of its model are about to run.
+
+    Args:
+        path: of the script.
+        arguments: what it finds in ``sys.argv``.
+        times: how often its model may begin to answer; the last time the script ends there.
+        bridged: make up for what transformers changed since its code was written.
+        bridges: gets the names of what was bridged.
+
+    Raises:
+        NormprobeError: it fails before, or ends without.
+    """
+    if not path.is_file():
+        raise NormprobeError(f"there is no script {path}", "check the path")
+    module = ModuleType("__main__")
+    module.__file__ = str(path)
+    watch = _Watch(times)
+    try:
+        code = compile(path.read_bytes(), str(path), "exec")
+        with (
+            _as_main(module, arguments),
+            foreign_code(bridged, bridges, at_once=True),
+            _watched(watch),
+        ):
+            exec(code, vars(module))
+    except _Reached:
+        pass
+    except (Exception, SystemExit) as error:
+        ended = isinstance(error, SystemExit) and error.code in (None, 0)
+        if not watch.asked and not ended:
+            raise _failed(path, error, bridged) from error
+    if not watch.asked:
+        raise NormprobeError(
+            f"{path} ran to its end, and no decoder layer ran in it",
+            "pass a script that asks its model about one picture, in one process; or the model: "
+            "normprobe layers MODEL",
+        )
+    return Ran(watch.asked, [*watch.tokenizers.values()], module)
+
+
+@contextmanager
+def _as_main(module: ModuleType, arguments: Sequence[str]) -> Iterator[None]:
+    """The script's module, arguments and folder in their places; what it prints goes to stderr."""
+    path, main, before = str(module.__file__), sys.modules["__main__"], list(sys.argv)
+    folder = Path(path).absolute().parent
+    if package := _package_of(folder):  # as `python -m` would run it
+        module.__package__ = package
+        sys.path.insert(0, str(folder.parents[package.count(".")]))
+    sys.modules["__main__"] = module
+    sys.argv[:] = [path, *arguments]
+    sys.path.insert(0, str(folder))  # it stays: code of a model may import more when it runs again
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.modules["__main__"] = main
+        sys.argv[:] = before
+
+
+def _package_of(folder: Path) -> str:
+    """The package that a folder is, by its dotted name; "" where it is none."""
+    if not (folder / "__init__.py").is_file():
+        return ""
+    around = _package_of(folder.parent)
+    return f"{around}.{folder.name}" if around else folder.name
+
+
+@contextmanager
+def _watched(watch: _Watch) -> Iterator[None]:
+    before = sys.getprofile()
+    with on_this_machine():
+        threading.setprofile(watch)
+        sys.setprofile(watch)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            threading.setprofile(before)
+
+
+def _failed(path: Path, error: BaseException, bridged: bool) -> NormprobeError:
+    by_itself = f"run it by itself first: python {path}"
+    way = other_package(error) or by_itself
+    if packages := missing_packages(error):
+        way = install(packages)
+    elif not bridged:
+        way += "; --trust-remote-code bridges what transformers changed for older code"
+    what = f"{type(error).__name__}: {first_line(error)}"
+    return NormprobeError(f"{path} fails before its model runs: {what}", way)

@@ -1,0 +1,116 @@
+"""The model of a script, and what the script asked it: measured as the script runs it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from torch import nn
+
+from normprobe.errors import NormprobeError
+from normprobe.extensions.families.script_prompt import ScriptPrompt, prompt_of
+from normprobe.extensions.families.script_run import run_script
+from normprobe.inputs.inputs_file import InputsFile
+from normprobe.model.load.required_tensors import Needs
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.options import Loading, flag
+from normprobe.remote_code_bridges import foreign_code
+from normprobe.runs.model_source import MemorySource
+
+#: Which of the times that the model was asked a batch is of.
+_NUMBER = "asked"
+
+#: What the script says, and options do not.
+_OF_THE_SCRIPT = ("revision", "device", "dtype", "attn_implementation", "system")
+
+
+class ScriptSource(MemorySource):
+    """A model that a script loads and asks. The script runs when the model is first needed."""
+
+    def __init__(
+        self, typed: str, loading: Loading, *, inputs_file: InputsFile, special_token_ids: Any
+    ) -> None:
+        usual = Loading()
+        path, *self._arguments = shlex.split(typed)
+        for name in _OF_THE_SCRIPT:
+            if getattr(loading, name) != getattr(usual, name):
+                raise NormprobeError(
+                    f"{flag(name)}: a script loads and asks its model itself",
+                    f"leave it out, and say it in {path}",
+                )
+        self._path, self.argument = Path(path), shlex.quote(typed)
+        self.loading, self._given = loading, (inputs_file, special_token_ids)
+        self.lock = RLock()
+        self._prompts: list[ScriptPrompt] = []
+        self._times = 0  # that were asked for
+
+    def batches(self, times: int | None) -> Sequence[Mapping[str, Any]]:
+        """What the model is asked: once, or the first so many times.
+
+        Raises:
+            NormprobeError: the script fails, or asks no model.
+        """
+        self._run(times or 1)
+        return [prompt.batch for prompt in self._prompts[: times or 1]]
+
+    def _run(self, times: int = 1) -> None:
+        if times <= self._times:
+            return
+        inputs_file, special = self._given
+        bridges: list[str] = []
+        trusted = self.loading.trust_remote_code
+        if inputs_file.setup is not None:
+            with foreign_code(trusted, bridges):
+                inputs_file.setup()
+        ran = run_script(self._path, self._arguments, times, bridged=trusted, bridges=bridges)
+        self._times, self._script = times, ran.script
+        first, *others = map(prompt_of, ran.asked)
+        same = [first, *(each for each in others if each.model is first.model)]
+        if all(each.plain is not None for each in same):
+            same = [replace(each, batch=each.plain or {}) for each in same]
+        elif inputs_file.forward is None:
+            same = [
+                replace(each, batch={**each.batch, _NUMBER: number})
+                for number, each in enumerate(same)
+            ]
+
+            def forward(model: nn.Module, **given: Any) -> Any:
+                return same[given.pop(_NUMBER)].forward(model, **given)
+
+            inputs_file = replace(inputs_file, forward=forward)
+        self._prompts = same
+        tokenizer = _tokenizer(ran.tokenizers, first.model)
+        how: dict[str, Any] = {"special_token_ids": special, "inputs_file": inputs_file}
+        super().__init__(first.model, tokenizer, self.loading, **how)
+        self.bridges, self.doubt = bridges, first.doubt
+
+    def measured(
+        self,
+        needs: Sequence[Needs],
+        examples: Iterable[Mapping[str, Any]] = (),
+        device: str = "",
+        *,
+        runs: bool = True,
+    ) -> MeasuredModel:
+        """The model, its parts found by what it is asked where no example is given."""
+        self._run()
+        given = [*examples] or [self._prompts[0].batch]
+        return super().measured(needs, given, device, runs=runs)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its name is the script's."""
+        self._run()
+        return super().facts | {"model": self._path.stem}
+
+
+def _tokenizer(used: Sequence[Any], model: nn.Module) -> Any:
+    """The tokenizer whose ids have rows in the model's largest table; None: none was used."""
+    tables = [each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding)]
+    rows = max(tables, default=0)
+    fitting = [each for each in used if rows < 4 * len(each) <= 4 * rows]
+    return fitting[-1] if fitting else None

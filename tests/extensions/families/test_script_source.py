@@ -1,0 +1,261 @@
+"""A script that asks its model is measured, in the rows and numbers of its own run."""
+
+import runpy
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.commands import invoke
+
+from normprobe import NormprobeError, Probe, load_run
+from normprobe.specimen import SPECIMEN_DIR
+
+#: A model of modules as one writes them, in the file that asks it; ``ANSWER`` is how it is asked.
+_OWN = """
+import sys
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+torch.manual_seed(0)
+
+
+class Tower(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patch = nn.Conv2d(3, 48, 8, 8)
+        block = lambda: nn.TransformerEncoderLayer(48, 4, 96, dropout=0, batch_first=True)
+        self.blocks = nn.ModuleList(block() for _ in range(3))
+
+    def forward(self, pixels):
+        rows = self.patch(pixels).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            rows = block(rows)
+        return rows
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        sizes = dict(vocab_size=200, hidden_size=64, intermediate_size=96, num_hidden_layers=4)
+        heads = dict(num_attention_heads=4, num_key_value_heads=4)
+        self.tower, self.projector = Tower(), nn.Linear(48, 64)
+        self.llm = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+
+    def rows_of(self, ids, pixels):
+        rows = self.projector(self.tower(pixels)) * 5
+        table = self.llm.get_input_embeddings()
+        return torch.cat([table(ids[:, :3]), rows, table(ids[:, 3:])], 1)
+
+    def forward(self, ids, pixels, *more, cache=None):
+        assert more == ("as it is",)
+        return self.llm(inputs_embeds=self.rows_of(ids, pixels))
+
+    @torch.no_grad()
+    def generate(self, ids, images=None, **how):
+        return self.llm.generate(inputs_embeds=self.rows_of(ids, images), **how)
+
+    @torch.no_grad()
+    def chat(self, picture, question, history=None):
+        side = np.array(picture.resize((32, 32)))
+        pixels = torch.tensor(side).permute(2, 0, 1)[None].cuda().float() / 255 - 0.5
+        ids = torch.tensor([[ord(letter) for letter in question]]).to("cuda")
+        made = self.rows_of(ids, pixels)
+        return self.llm.generate(inputs_embeds=made, max_new_tokens=3, do_sample=False)
+
+
+model = Reader().eval().cuda()
+numbers = np.random.default_rng(0).integers(0, 255, (60, 90, 3), dtype=np.uint8)
+picture, question = Image.fromarray(numbers), "What is it?"
+ids = torch.tensor([[ord(letter) for letter in question]])
+pixels = torch.randn(1, 3, 32, 32, device="cuda")
+print("asked", sys.argv[1:])
+ANSWER
+print("answered")
+"""
+_ASKED = {
+    "chat": "model.chat(picture, question)",
+    "generate": "model.generate(ids, images=pixels, max_new_tokens=3, do_sample=False)",
+    "forward": "model(ids, pixels, 'as it is')",
+    "in a thread": (
+        "from threading import Thread\n"
+        "thread = Thread(target=model.chat, args=(picture, question))\n"
+        "thread.start()\nthread.join()"
+    ),
+    "sampled": "model.generate(ids, images=pixels, max_new_tokens=3, do_sample=True)",
+    "in bfloat16": (
+        "with torch.autocast('cpu', dtype=torch.bfloat16):\n    model.generate(ids, images=pixels)"
+    ),
+}
+#: Rows of the picture: four by four patches behind three letters.
+_VISUAL = slice(3, 19)
+
+
+def _script(folder: Path, answer: str, text: str = _OWN) -> str:
+    path = folder / "ask it.py"
+    path.write_text(text.replace("ANSWER", answer))
+    return shlex.quote(str(path))
+
+
+def _states_of_its_run(typed: str) -> list[np.ndarray]:
+    """What enters the first decoder layer and leaves each, where the script runs by itself."""
+    found: list[np.ndarray] = []
+
+    def see(_: object, args: tuple[torch.Tensor, ...], state: torch.Tensor) -> None:
+        for each in (state,) if found else (args[0], state):
+            if each.shape[-2] > 1 and len(found) < 5:  # no state of the answer
+                found.append(each.detach().double().numpy())
+
+    kind = "transformers.models.llama.modeling_llama"
+    layer = __import__(kind, fromlist=["_"]).LlamaDecoderLayer
+    made = layer.__init__
+
+    def watched(self: torch.nn.Module, *args: object, **kwargs: object) -> None:
+        made(self, *args, **kwargs)
+        self.register_forward_hook(see)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer, "__init__", watched)
+        patch.setattr(torch.Tensor, "cuda", lambda self: self)
+        patch.setattr(torch.nn.Module, "cuda", lambda self: self)
+        text = Path(shlex.split(typed)[0]).read_text().replace('"cuda"', '"cpu"')
+        Path(shlex.split(typed)[0] + ".cpu.py").write_text(text)
+        runpy.run_path(shlex.split(typed)[0] + ".cpu.py")
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("asked", _ASKED)
+def test_rows_and_norms_are_those_of_its_own_run(asked: str, tmp_path: Path) -> None:
+    typed = _script(tmp_path, _ASKED[asked])
+    states = _states_of_its_run(typed)
+
+    table = Probe(typed).layers().table
+
+    norms = table[(table["quantity"] == "norm") & (table["layer"] < 5)]
+    close = 2e-2 if "bfloat16" in asked else 1e-5
+    for number, state in enumerate(states):
+        norm = np.linalg.norm(state[0], axis=-1)
+        words = np.delete(norm, _VISUAL)
+        for group, expected in (("visual", norm[_VISUAL]), ("text", words)):
+            (row,) = norms[(norms["layer"] == number) & (norms["group"] == group)].itertuples()
+            assert row.tokens == len(expected)
+            assert row.mean == pytest.approx(expected.mean(), rel=close)
+
+
+def test_the_interface_is_that_of_its_own_run(tmp_path: Path) -> None:
+    run = Probe(_script(tmp_path, _ASKED["chat"])).interface()
+
+    table = run.table[run.table["quantity"] == "norm"].set_index(["stage", "group"])
+    visual = table.xs("visual", level="group")["tokens"]
+    assert dict(visual) == {
+        "vision_encoder": 16,
+        "projector_input": 16,
+        "projector_output": 16,
+        "decoder_input": 16,
+    }
+    assert table.loc[("decoder_input", "text"), "tokens"] == len("What is it?")
+    assert run.record["model"] == "ask it"
+
+
+#: Of transformers, with its own processor, as the page of a checkpoint has it.
+_NATIVE = """
+import argparse
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model")
+given = parser.parse_args()
+model = AutoModelForImageTextToText.from_pretrained(given.model).to("cuda")
+processor = AutoProcessor.from_pretrained(given.model)
+words = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
+text = processor.apply_chat_template([{"role": "user", "content": words}])
+made = processor(text=text, images=Image.new("RGB", (90, 60), "red"), return_tensors="pt")
+model.generate(**made.to("cuda"), max_new_tokens=3)
+"""
+
+
+def test_a_script_of_transformers_has_the_numbers_of_its_batch(tmp_path: Path) -> None:
+    typed = f"{_script(tmp_path, '', _NATIVE)} --model {shlex.quote(str(SPECIMEN_DIR))}"
+    probe = Probe(typed)
+    (batch,) = probe.source.batches(None)
+
+    by_script = probe.layers(intervals=False).table
+    by_batch = Probe().layers(
+        {name: batch[name] for name in ("input_ids", "attention_mask", "pixel_values")},
+        intervals=False,
+    )
+
+    assert len(probe.source.tokenizer) == len(Probe().source.tokenizer)
+    assert by_script.equals(by_batch.table) or np.allclose(
+        by_script["mean"], by_batch.table["mean"], rtol=1e-6, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("raise ValueError('no picture')", "fails before its model runs: ValueError: no picture"),
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that"),
+        ("", "ran to its end, and no decoder layer ran in it"),
+        ("sys.exit(0)", "ran to its end, and no decoder layer ran in it"),
+        ("sys.exit('no such file')", "SystemExit: no such file"),
+        ("model.tower(pixels)", "ran to its end, and no decoder layer ran in it"),
+    ],
+)
+def test_what_asks_no_model_is_said(answer: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(NormprobeError, match=said):
+        _ = Probe(_script(tmp_path, answer)).parts
+
+
+def test_no_such_script_is_said() -> None:
+    with pytest.raises(NormprobeError, match=r"there is no script missing\.py"):
+        Probe("missing.py --model a").layers()
+
+
+def test_the_script_loads_and_asks_not_the_options(tmp_path: Path) -> None:
+    typed = _script(tmp_path, _ASKED["chat"])
+    with pytest.raises(NormprobeError, match="--dtype: a script loads and asks its model itself"):
+        Probe(typed, dtype="bfloat16")
+    probe = Probe(typed)
+    with pytest.raises(NormprobeError, match=r"--data: .* asks its model itself"):
+        probe.layers("scenes")
+    with pytest.raises(NormprobeError, match=r"--batch-size: .* asks its model itself"):
+        probe.layers(batch_size=2)
+
+
+def test_what_it_prints_stays_out_of_the_table(tmp_path: Path) -> None:
+    typed = _script(tmp_path, _ASKED["chat"])
+    ran = invoke("layers", f"{typed} --picture a.png", "-o", tmp_path / "run", "--format", "json")
+    assert ran.exit_code == 0, ran.output
+    assert "asked" not in ran.stdout
+    assert "asked ['--picture', 'a.png']" in ran.stderr
+    assert load_run(tmp_path / "run").record["options"]["model"] == f"{typed} --picture a.png"
+
+
+#: The model asked four times: two questions about each of two pictures.
+_FOUR_TIMES = """
+for seed in (0, 1):
+    pixels = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+    for words in ("What is it?", "Where?"):
+        ids = torch.tensor([[ord(letter) for letter in words]])
+        model.generate(ids, images=pixels, max_new_tokens=2, do_sample=False)
+"""
+
+
+def test_as_many_prompts_as_are_asked_for(tmp_path: Path) -> None:
+    probe = Probe(_script(tmp_path, _FOUR_TIMES))
+
+    once, whole = probe.layers(), probe.layers(limit=9)
+
+    one, four = (run.wide("norm") for run in (once, whole))
+    words = whole.table[(whole.table["layer"] == 0) & (whole.table["group"] == "text")]
+    assert set(words["tokens"]) == {2 * len("What is it?") + 2 * len("Where?")}
+    assert once.record["intervals"]["units"] == 1
+    assert whole.record["intervals"]["units"] == 2  # pictures, whatever is asked about them
+    assert not one.equals(four)
