@@ -79,7 +79,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="[MODEL]",
-        help="Hub id, folder, GGUF file, `specimen`, or 'ask.py a.png', a script.",
+        help="Hub id, folder, GGUF file, script, or the `specimen`.",
     ),
 ]
 

@@ -331,17 +331,34 @@ def _found_inside(
 ) -> dict[str, _TakenInside]:
     """What takes pixels, and what ids, before the decoder runs.
 
-    Pixels: the first module that takes a picture, ``[..., 3, height, width]``, else the vision
-    encoder. Ids: the table with most rows.
+    Pixels: the first module that takes a picture, ``[..., 3, height, width]``; else the vision
+    encoder; else what takes numbers before any id is looked up. Ids: the table with most rows.
     """
-    found: dict[nn.Module, list[Tensor]] = {}
+    encoder = None
+    with suppress(NormprobeError):
+        encoder = find_parts(model).vision_encoder
+    named = None if encoder is None else encoder.module
+    pictured, passed = dict[nn.Module, list[Tensor]](), set[nn.Module]()
+    tables, numbers = dict[nn.Module, list[Tensor]](), dict[nn.Module, list[Tensor]]()
 
     def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        taken: list[Tensor] = []
+
         def keep(held: Tensor) -> Tensor:
-            found.setdefault(module, []).append(held.detach().clone())
+            taken.append(held)
             return held
 
         _with_other(keep, args, kwargs)
+        copied = [each.detach().clone() for each in taken if _is_picture(each)]
+        if len(copied) == len(taken) and taken and module not in passed:
+            pictured.setdefault(module, []).extend(copied)
+        else:
+            passed.add(module)
+            pictured.pop(module, None)
+        if isinstance(module, nn.Embedding):
+            tables.setdefault(module, []).extend(each.detach().clone() for each in taken)
+        elif taken and (module is named or module in numbers or not (numbers or tables)):
+            numbers.setdefault(module, []).extend(each.detach().clone() for each in taken)
 
     def stop(*_: Any) -> None:
         raise _Enough
@@ -350,16 +367,11 @@ def _found_inside(
     handles.append(layer.register_forward_pre_hook(stop))
     with attached(*handles), torch.no_grad(), suppress(_Enough):
         run()
-    seen = [_TakenInside(module, taken) for module, taken in found.items() if taken]
     inside = {}
-    tables = [each for each in seen if isinstance(each.module, nn.Embedding)]
     if tables:
-        inside[_IDS] = max(tables, key=lambda each: each.module.weight.shape[0])  # type: ignore
-    pictured = [each for each in seen if all(map(_is_picture, each.tensors))]
-    if not pictured:
-        with suppress(NormprobeError):
-            encoder = find_parts(model).vision_encoder
-            pictured = [each for each in seen if encoder and each.module is encoder.module]
-    if pictured:
-        inside[_PIXELS] = pictured[0]
+        table = max(tables, key=lambda each: len(each.weight))  # type: ignore[arg-type]
+        inside[_IDS] = _TakenInside(table, tables[table])
+    vision = next(iter(pictured), named if named in numbers else next(iter(numbers), None))
+    if vision is not None:
+        inside[_PIXELS] = _TakenInside(vision, pictured.get(vision) or numbers[vision])
     return inside
