@@ -73,7 +73,7 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
     if known and (before := _made_before(*known[0], caught, layer)) is not None:
         ways.insert(0, before)
     owner = calls[-1].named["self"] if calls else layer
-    failed, without = "", list[ScriptPrompt]()
+    failed, found = "", list[tuple[bool, bool, ScriptPrompt]]()
     for way in sorted(ways, key=lambda each: _rank(_inputs_of(each.call)), reverse=True):
         try:
             prompt = _prompt_by(way, caught, layer, owner)
@@ -81,16 +81,17 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
         except Exception as error:  # code of any kind: another way may do
             failed = failed or f"{type(error).__name__}: {first_line(error)}"
             continue
-        if same and _shows(prompt.batch):
-            return prompt
-        without.insert(0 if same else len(without), replace(prompt, doubt="" if same else _CHANGES))
-    if not without:
+        found.append((_shows(prompt.batch), same, prompt))
+        if all(found[-1][:2]):
+            break
+    if not found:
         raise NormprobeError(
             f"what makes {type(layer).__name__} run cannot be called again"
             + f": {failed}" * bool(failed),
             "measure the model in Python: Probe(model, forward=...)",
         )
-    return without[0]
+    _, same, prompt = max(found, key=lambda each: each[:2])
+    return prompt if same else replace(prompt, doubt=_CHANGES)
 
 
 _CHANGES = (
@@ -134,7 +135,9 @@ def _prompt_by(way: _Way, caught: Caught, layer: nn.Module, owner: nn.Module) ->
 
     batch = {_IDS if name == ids else name: value for name, value in inputs.items()}
     found = _found_inside(model, lambda: forward(model, **batch), layer)
-    if not _shows(batch) and _PIXELS in found:
+    shape = None if caught.state is None else caught.state.shape
+    made = any(each.shape == shape for each in tensors([*inputs.values()]))  # of pixels, before
+    if not (_shows(batch) or made) and _PIXELS in found:
         inside[_PIXELS] = found[_PIXELS]
         batch[_PIXELS] = found[_PIXELS].tensors
     read = sum(each.numel() for each in found[_IDS].tensors) if _IDS in found else 0

@@ -60,12 +60,32 @@ class Reader(nn.Module):
         return self.llm.generate(inputs_embeds=self.rows_of(ids, images), **how)
 
     @torch.no_grad()
+    def act(self, ids, images):
+        longer = torch.cat([ids, torch.full((1, 2), 7)], 1)
+        return self.llm.generate(inputs_embeds=self.rows_of(longer, images), max_new_tokens=2)
+
+    @torch.no_grad()
     def chat(self, picture, question, history=None):
         side = np.array(picture.resize((32, 32)))
         pixels = torch.tensor(side).permute(2, 0, 1)[None].cuda().float() / 255 - 0.5
         ids = torch.tensor([[ord(letter) for letter in question]]).to("cuda")
         made = self.rows_of(ids, pixels)
         return self.llm.generate(inputs_embeds=made, max_new_tokens=3, do_sample=False)
+
+
+class Talk:
+    def __init__(self, model):
+        self.model, self.said = model, []
+
+    def answer(self, picture, question):
+        self.said.append(question)
+        return self.model.chat(picture, " ".join(self.said))
+
+
+def ask(model, picture, question):
+    side = torch.tensor(np.array(picture.resize((32, 32)))).permute(2, 0, 1)[None] / 255.0
+    ids = torch.tensor([[ord(letter) for letter in question]])
+    return model.llm.generate(inputs_embeds=model.rows_of(ids, side), max_new_tokens=2)
 
 
 model = Reader().eval().cuda()
@@ -81,6 +101,13 @@ _ASKED = {
     "chat": "model.chat(picture, question)",
     "generate": "model.generate(ids, images=pixels, max_new_tokens=3, do_sample=False)",
     "forward": "model(ids, pixels, 'as it is')",
+    "of rows made before": (
+        "rows = model.rows_of(ids, pixels)\n"
+        "model.llm.generate(inputs_embeds=rows, max_new_tokens=2, do_sample=False)"
+    ),
+    "of what holds it": "Talk(model).answer(picture, question)",
+    "of a function": "ask(model, picture, question)",
+    "of more words than it is given": "model.act(ids, pixels)",
     "in a thread": (
         "from threading import Thread\n"
         "thread = Thread(target=model.chat, args=(picture, question))\n"
@@ -133,6 +160,7 @@ def _states_of_its_run(typed: str) -> list[np.ndarray]:
 def test_rows_and_norms_are_those_of_its_own_run(asked: str, tmp_path: Path) -> None:
     typed = _script(tmp_path, _ASKED[asked])
     states = _states_of_its_run(typed)
+    assert len(states) == 5
 
     table = Probe(typed).layers().table
 
@@ -236,6 +264,26 @@ def test_what_it_prints_stays_out_of_the_table(tmp_path: Path) -> None:
     assert "asked" not in ran.stdout
     assert "asked ['--picture', 'a.png']" in ran.stderr
     assert load_run(tmp_path / "run").record["options"]["model"] == f"{typed} --picture a.png"
+
+
+def test_what_it_draws_each_time_is_a_doubt(tmp_path: Path) -> None:
+    noisy = _OWN.replace("(pixels)) * 5\n", "(pixels)) * 5 + 3 * torch.randn(64)\n")
+    run = Probe(_script(tmp_path, _ASKED["chat"], noisy)).layers()
+    doubt = run.record["doubts"][0]
+    assert doubt.startswith("asked the same again, the model of the script enters its first layer")
+    assert "doubts" not in Probe(_script(tmp_path, _ASKED["chat"])).layers().record
+
+
+def test_a_script_inside_of_a_package_imports_what_is_beside_it(tmp_path: Path) -> None:
+    package = tmp_path / "answers_in_a_package" / "scripts"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    own, asked = _OWN.split("class Talk:")
+    (package / "modules.py").write_text(own)
+    text = f"from .modules import *\nclass Talk:{asked}"
+    run = Probe(_script(package, _ASKED["chat"], text)).layers()
+    assert run.record["status"] == "complete"
 
 
 #: The model asked four times: two questions about each of two pictures.

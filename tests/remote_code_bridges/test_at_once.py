@@ -1,0 +1,101 @@
+"""What a script imports is bridged before it uses it; what it asks for by old names is there."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoImageProcessor,
+    BertConfig,
+    BertModel,
+    ImageProcessingMixin,
+    PretrainedConfig,
+)
+
+from normprobe.remote_code_bridges import foreign_code
+from normprobe.versions import is_line_5
+
+_MODEL = """
+from transformers import BertConfig, PretrainedConfig, PreTrainedModel
+from torch import nn
+
+
+class {name}Config(PretrainedConfig):
+    model_type = "{name}"
+
+    def __init__(self, sizes={{}}, **kwargs):
+        super().__init__(**kwargs)
+
+
+class {name}Model(PreTrainedModel):
+    config_class = {name}Config
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.part = nn.Linear(2, 2)  # and no post_init, as before 4.4
+"""
+
+
+def _package(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    (folder / f"{name}.py").write_text(_MODEL.format(name=name.title().replace("_", "")))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return name
+
+
+def test_a_class_of_a_package_is_bridged_once_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = _package(tmp_path, "made_at_once", monkeypatch)
+    bridges: list[str] = []
+    with foreign_code(True, bridges, at_once=True):
+        module: Any = __import__(name)
+        model = module.MadeAtOnceModel(module.MadeAtOnceConfig())
+        attributes = dir(model)
+    assert "get_head_mask" in attributes
+    assert model.get_head_mask(None, 3) == [None] * 3
+
+
+def test_a_mask_hides_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = _package(tmp_path, "made_to_hide", monkeypatch)
+    with foreign_code(True, []):
+        module: Any = importlib.import_module(name)
+    model = module.MadeToHideModel(module.MadeToHideConfig())
+    mask = torch.tensor([[1, 1, 0]])
+    added = model.get_extended_attention_mask(mask, (1, 3))
+    assert added.shape == (1, 1, 1, 3)
+    assert added[0, 0, 0].tolist() == [0, 0, torch.finfo(torch.float32).min]
+
+
+def test_what_asks_for_no_bits_is_loaded(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(**sizes, intermediate_size=8, vocab_size=9)).save_pretrained(tmp_path)
+    bridges: list[str] = []
+    with foreign_code(True, bridges):
+        BertModel.from_pretrained(tmp_path, load_in_8bit=False, load_in_4bit=False)
+    assert {"load_in_8bit", "load_in_4bit"} <= set(bridges)
+
+
+@pytest.mark.skipif(not is_line_5(), reason="transformers 4 asks for no base class")
+def test_an_image_processor_need_not_be_of_the_base_class_of_transformers() -> None:
+    class OwnPictureConfig(PretrainedConfig):
+        model_type = "own_picture_config"
+
+    class OwnPictures(ImageProcessingMixin):
+        pass
+
+    with pytest.raises(ValueError, match="must inherit from"):
+        AutoImageProcessor.register(OwnPictureConfig, OwnPictures)
+    bridges: list[str] = []
+    with foreign_code(True, bridges):
+        AutoImageProcessor.register(OwnPictureConfig, OwnPictures)
+    assert bridges == ["AutoImageProcessor.register"]
+
+
+def test_the_name_of_a_config_for_docstrings_is_there() -> None:
+    with foreign_code(True, []):
+        llama: Any = importlib.import_module("transformers.models.llama.modeling_llama")
+        assert llama._CONFIG_FOR_DOC == "LlamaConfig"
