@@ -108,6 +108,7 @@ class Pipeline:
             self._until_finished.enter_context(aligned)
         self._look_further()
         self.run.note(bridges=list(self.source.bridges), prepared=self.source.prepared)
+        self.run.note(model_type=self.source.facts["model_type"])
         notes = [] if self.source.plan is None else [*self.source.plan.notes]
         sees = model.parts.vision_encoder or model.parts.projector
         if isinstance(self.samples, DataSet):
@@ -301,7 +302,7 @@ class FixedInputs(_OfSamples):
         measured_by: SampleMeasurement,
         options: Mapping[str, Any],
         output: Output,
-        *batches: Any,
+        batches: Callable[[], Sequence[Any]],
     ) -> None:
         super().__init__(source, measured_by, {**options, "data": INPUTS}, output)
         if measured_by.reads_samples:
@@ -359,7 +360,8 @@ class FixedInputs(_OfSamples):
     @cached_property
     def _named(self) -> list[dict[str, Any]]:
         """The batches by the names of the model's forward, as soon as the model is loaded."""
-        return [named_inputs(self.source.model, batch) for batch in self._batches]
+        batches = self._batches()  # a script loads its model with them
+        return [named_inputs(self.source.model, batch) for batch in batches]
 
 
 def _require_kind(source: ModelSource, measured_by: Measurement) -> None:

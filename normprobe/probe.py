@@ -289,11 +289,12 @@ class Probe:
     ) -> OverSamples | FixedInputs:
         """The pipeline of samples, or of one batch that a processor made."""
         asked = {"model": self.typed, **asked}
-        if brought := self.source.batches(options.get("limit")):
+        if self.source.brings_inputs:
             self._require_brought(data, measured_by, options)
             output, sampling = chosen({**options, "data": INPUTS}, Output, Sampling)
             asked |= {"limit": sampling.limit}
-            return FixedInputs(self.source, measured_by, asked, output, *brought)
+            brought = partial(self.source.batches, sampling.limit)
+            return FixedInputs(self.source, measured_by, asked, output, brought)
         if isinstance(data, str):
             output, sampling = chosen({**options, "data": data}, Output, Sampling)
             if not measured_by.batches:
@@ -310,7 +311,7 @@ class Probe:
         source = self.source
         if callable(data) and isinstance(source, MemorySource):
             source, data = source.called_by(data)
-        return FixedInputs(source, measured_by, asked, output, data)
+        return FixedInputs(source, measured_by, asked, output, lambda: [data])
 
     def _require_brought(
         self, data: str | Batch, measured_by: SampleMeasurement, options: Mapping[str, Any]

@@ -35,7 +35,8 @@ def run_by(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
             f"forward{signature(forward)} takes no model",
             "write it as forward(model, input_ids, pixel_values): the model, then its inputs",
         )
-    if "forward" in vars(model):
+    hooked = {"_old_forward", "_hf_hook"} <= vars(model).keys()  # by accelerate: the layers stay so
+    if "forward" in vars(model) and not hooked:
         raise NormprobeError(
             f"the forward of {type(model).__name__} is replaced already, such as by accelerate or "
             "torch.compile",
@@ -60,6 +61,8 @@ def run_by(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
     own = {"forward": run, "__module__": room, "run_by_function": model}
     same: nn.Module = object.__new__(type(kind.__name__, (kind,), own))
     same.__dict__ = model.__dict__
+    if hooked:
+        same.__dict__ = {name: value for name, value in vars(model).items() if name != "forward"}
     return same
 
 

@@ -139,7 +139,9 @@ class Provenance:
             groups = self._with_group(group, inputs, groups)
         placeholders = int((groups == _VISUAL).sum())
         if not pixel_inputs(inputs):
-            if placeholders and VISUAL_MASK not in inputs:  # else pixels may come as file names
+            looked_up = parts.fusion == DISCRETE and "fusion" in parts.named  # by a script, before
+            # With a mask pixels may come as file names.
+            if placeholders and VISUAL_MASK not in inputs and not looked_up:
                 raise NormprobeError(
                     f"the prompts hold {placeholders} image placeholders, and the inputs no "
                     f"pixels: received {', '.join(inputs)}",

@@ -33,6 +33,7 @@ from transformers import (
     AutoTokenizer,
     DynamicCache,
     GenerationConfig,
+    GenerationMixin,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -85,9 +86,11 @@ from normprobe.remote_code_bridges.layers import (
 )
 from normprobe.remote_code_bridges.model_classes import (
     SETTABLE_DATA,
+    bridge_answers,
     bridge_buffers,
     bridge_building,
     bridge_class_attributes,
+    bridge_first_weights,
     bridge_generation,
     bridge_kept_modules,
     bridge_model_attributes,
@@ -168,6 +171,7 @@ def foreign_code(trusted: bool, bridges: list[str], *, at_once: bool = False) ->
         bridge_flat_config(getattr(module, block.replace("VisionBlock", "Config")))
     bridge_causal_mask(PreTrainedModel)
     bridge_resizing(PreTrainedModel)
+    bridge_answers(GenerationMixin)
     bridge_capturing()
     bridge_asked_flash_attention(PreTrainedModel)
     bridge_flash_attention(ALL_ATTENTION_FUNCTIONS)
@@ -268,6 +272,7 @@ def _bridge_class(foreign: type) -> None:
                 bridge_place_keyword(foreign)
                 bridge_no_head(foreign)
                 bridge_generation(foreign)
+                bridge_first_weights(foreign)
             if issubclass(foreign, PreTrainedModel) and not is_line_5():
                 bridge_class_attributes(foreign)
                 bridge_kept_modules(foreign)

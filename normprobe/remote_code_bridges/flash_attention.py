@@ -38,8 +38,8 @@ def flash_attn_func(
     del dropout_p
     k, v = (each.repeat_interleave(q.shape[2] // each.shape[2], dim=2) for each in (k, v))
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    wide = torch.promote_types(q.dtype, torch.float32)  # as the kernel adds products up
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k.to(wide)) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     queries, keys = (torch.arange(n, device=q.device) for n in scores.shape[-2:])
@@ -67,14 +67,16 @@ def flash_attn_varlen_func(
     *more: Any,
     **options: Any,
 ) -> Tensor:
-    """The same of packed sequences, each of which sees itself alone."""
+    """The same of packed sequences, each of which sees itself alone.
+
+    Rows that are of no sequence are 0: the kernel leaves in them what was there (G2VLM).
+    """
     del max_seqlen_q, max_seqlen_k  # of use to a kernel
     cuts = (pairwise(each.tolist()) for each in (cu_seqlens_q, cu_seqlens_k))
-    left = [
-        flash_attn_func(q[None, a:b], k[None, c:d], v[None, c:d], *more, **options)[0]
-        for (a, b), (c, d) in zip(*cuts, strict=True)
-    ]
-    return torch.cat(left)
+    left = torch.zeros_like(q[..., :1]) * v.new_zeros(v.shape[-1])
+    for (a, b), (c, d) in zip(*cuts, strict=True):
+        left[a:b] = flash_attn_func(q[None, a:b], k[None, c:d], v[None, c:d], *more, **options)[0]
+    return left
 
 
 def flash_attn_qkvpacked_func(qkv: Tensor, *more: Any, **options: Any) -> Tensor:
@@ -186,7 +188,8 @@ def bridge_flash_functions(module: ModuleType) -> None:
 
     It guards the import and not the call (MiniMax-VL).
     """
-    if importlib.util.find_spec("flash_attn") is not None:
+    found = importlib.util.find_spec("flash_attn")
+    if found is not None and found.origin is not None:  # what stands in for it lies nowhere
         return
     called = set(_NAMES.findall(source_of(module)))
     for name in called & globals().keys():

@@ -4,6 +4,7 @@ import importlib
 import re
 from contextlib import suppress
 from functools import partial, wraps
+from inspect import signature
 from typing import Any
 
 import torch
@@ -87,6 +88,33 @@ def bridge_resizing(base: Any) -> None:
         if any(weight.is_meta for weight in self.get_input_embeddings().parameters()):
             named["mean_resizing"] = False
         return resize(self, *arguments, **named)
+
+
+def bridge_answers(base: Any) -> None:
+    """InternVL's kin pass ``return_dict=None`` on, which ``generate`` by now says itself."""
+    answer = base.generate
+
+    @in_place_of(base, "generate")
+    def answer_as_told(self: Any, *arguments: Any, **named: Any) -> Any:
+        if named.get("return_dict", ...) is None:
+            del named["return_dict"]
+        return answer(self, *arguments, **named)
+
+
+def bridge_first_weights(model_class: Any) -> None:
+    """What sets the weights of a new model took no module; transformers asks for each (LLaDA-o)."""
+    begin: Any = vars(model_class).get("_init_weights")
+    if begin is None or len(signature(begin).parameters) > 1:
+        return
+
+    @wraps(begin)
+    def leave(self: Any, module: Any = None) -> None:
+        if module is None:
+            begin(self)
+        else:
+            note_bridge("_init_weights")
+
+    model_class._init_weights = leave
 
 
 def bridge_kept_modules(model_class: Any) -> None:

@@ -135,6 +135,7 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         for name in ("CLIP", *CALLED)
         for kind in ("INPUTS", "START")
     ),
+    ("transformers.video_processing_utils", "BASE_VIDEO_PROCESSOR_DOCSTRING", lambda: ""),
     *((modeling(name), "_CONFIG_FOR_DOC", partial(str, f"{name}Config")) for name in CALLED),
     # Of caches and of checks that copies of generate() make (OpenOmni).
     *(

@@ -85,6 +85,7 @@ class ModelSource(ABC):
         argument: what opens it on a command line.
         bridges: what the model's own code needed to run on this transformers.
         doubt: of the class that is measured.
+        brings_inputs: whether inputs come with it; else samples are made into some.
         plan: of the last load; None: there was none.
         fetched: bytes of weights, by all loads; None: unknown.
         prepared: what the inputs file changed in the model, in words.
@@ -94,6 +95,7 @@ class ModelSource(ABC):
     argument = "MODEL"
     bridges: Sequence[str] = ()
     doubt = ""  # of the class that is measured
+    brings_inputs = False
     plan: LoadPlan | None = None
     fetched: int | None = 0
     lock: Any
@@ -155,9 +157,8 @@ class ModelSource(ABC):
         """The tokenizer; None where there is none."""
 
     def batches(self, times: int | None) -> Sequence[Mapping[str, Any]]:
-        """Inputs that come with the model, the first so many; none: samples are made into some."""
-        del times
-        return ()
+        """Inputs that come with the model, the first so many, where it ``brings_inputs``."""
+        raise NotImplementedError
 
     @abstractmethod
     def decoder_layer_count(self) -> int | None:

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
     AutoImageProcessor,
     BertConfig,
     BertModel,
     ImageProcessingMixin,
     PretrainedConfig,
+    PreTrainedModel,
 )
 
 from normprobe.remote_code_bridges import foreign_code
+from normprobe.remote_code_bridges.model_classes import bridge_answers, bridge_first_weights
 from normprobe.versions import is_line_5
 
 _MODEL = """
@@ -99,3 +102,29 @@ def test_the_name_of_a_config_for_docstrings_is_there() -> None:
     with foreign_code(True, []):
         llama: Any = importlib.import_module("transformers.models.llama.modeling_llama")
         assert llama._CONFIG_FOR_DOC == "LlamaConfig"
+
+
+def test_weights_are_begun_as_their_class_does() -> None:
+    """LLaDA-o's takes no module, of which transformers asks for each."""
+
+    class OwnBegun(PreTrainedModel):
+        config_class = PretrainedConfig
+
+        def _init_weights(self) -> None:
+            raise AssertionError("nobody asked the whole model")
+
+    bridge_first_weights(OwnBegun)
+    model = OwnBegun(PretrainedConfig())
+    model._init_weights(nn.Linear(1, 1))
+    with pytest.raises(AssertionError, match="nobody asked"):
+        model._init_weights()
+
+
+def test_an_answer_may_be_asked_for_by_no_kind() -> None:
+    class Answers:
+        def generate(self, **given: Any) -> dict[str, Any]:
+            return given
+
+    bridge_answers(Answers)
+    assert Answers().generate(return_dict=None, top_k=1) == {"top_k": 1}
+    assert Answers().generate(return_dict=True) == {"return_dict": True}

@@ -69,6 +69,13 @@ def own_file(config: Any) -> "InputsFile | None":
     return replace(found, record={"family": model_type.lower()})
 
 
+def _open_script(model: str, *given: Any, **named: Any) -> "ModelSource":
+    """The model of a script; what is missing for it is told when it is opened."""
+    from normprobe.extensions.families.script_source import ScriptSource
+
+    return ScriptSource(model, *given, **named)
+
+
 def is_script(model: str) -> bool:
     """Whether a MODEL names a Python file, with or without arguments behind it."""
     try:
@@ -97,11 +104,7 @@ class _Families(Extension):
         return {"inputs": inputs}
 
     def opens(self, model: str) -> "Callable[..., ModelSource] | None":
-        if not is_script(model):
-            return None
-        from normprobe.extensions.families.script_source import ScriptSource
-
-        return partial(ScriptSource, model)
+        return partial(_open_script, model) if is_script(model) else None
 
     def inputs_file(self, config: Any) -> "InputsFile | None":
         return own_file(config)

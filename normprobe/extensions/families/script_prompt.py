@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import unwrap
@@ -16,7 +17,13 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.extensions.families.asked import is_of_an_answer
-from normprobe.extensions.families.script_run import CallOfModel, Caught, on_this_machine
+from normprobe.extensions.families.script_run import (
+    CACHE,
+    COLOURS,
+    CallOfModel,
+    Caught,
+    on_this_machine,
+)
 from normprobe.failures import is_native
 from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
 from normprobe.inputs.on_device import pixel_inputs
@@ -27,10 +34,7 @@ from normprobe.model.tracing.recording import tensors
 _IDS, _PIXELS = "input_ids", "pixel_values"
 
 #: What no function that runs again may get: it holds what was written before.
-_USED_UP = ("streamer", "past_key_values", "cache_position")
-
-#: Of a picture: ``[..., 3, height, width]``.
-_COLOURS = 3
+_USED_UP = ("streamer",)
 
 #: Beyond rounding, of the largest number: the state of another prompt.
 _OTHER = 1e-2
@@ -90,10 +94,17 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
             + f": {failed}" * bool(failed),
             "measure the model in Python: Probe(model, forward=...)",
         )
-    _, same, prompt = max(found, key=lambda each: each[:2])
+    shown, same, prompt = max(found, key=lambda each: each[:2])
+    if caught.opened and not shown:
+        return replace(prompt, doubt=UNSEEN)
     return prompt if same else replace(prompt, doubt=_CHANGES)
 
 
+UNSEEN = (
+    "the script opened a picture, and nothing that runs its layers takes pixels: rows of the "
+    "picture may count as text; where ids of the text table stand for it, name them in an --inputs "
+    'file: parts = {"fusion": "discrete", "image_token_ids": tuple(range(FIRST, LAST + 1))}'
+)
 _CHANGES = (
     "asked the same again, the model of the script enters its first layer with other rows: it "
     "keeps what it was asked, or draws at random"
@@ -131,6 +142,8 @@ def _prompt_by(way: _Way, caught: Caught, layer: nn.Module, owner: nn.Module) ->
             for taking in inner:
                 stack.enter_context(taking)
             stack.enter_context(_passing_once(owner))
+            if CACHE in named:  # each time as it was
+                named[CACHE] = deepcopy(named[CACHE])
             return way.then(_called(way.function, call, named))
 
     batch = {_IDS if name == ids else name: value for name, value in inputs.items()}
@@ -262,7 +275,7 @@ def _shows(inputs: Mapping[str, Any]) -> bool:
 
 
 def _is_picture(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dim() > 2 and tensor.shape[-3] == _COLOURS
+    return tensor.is_floating_point() and tensor.dim() > 2 and tensor.shape[-3] == COLOURS
 
 
 def _ids_in(inputs: Mapping[str, Any]) -> str:

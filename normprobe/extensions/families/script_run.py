@@ -12,16 +12,20 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from inspect import CO_VARARGS, CO_VARKEYWORDS
+from itertools import starmap, takewhile
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import install, missing_packages, other_package
@@ -31,6 +35,18 @@ from normprobe.remote_code_bridges import foreign_code
 
 #: Files whose calls show nothing: those of torch, and what Python brings itself.
 _LEFT_OUT = (str(Path(torch.__file__).parent), "<frozen")
+
+#: Characters of a message, at its beginning and end.
+_SAID = 100
+
+#: Of a picture.
+COLOURS = 3
+
+#: Keys and values of words before.
+CACHE = "past_key_values"
+
+#: What opens a picture.
+OPENS = Image.open.__code__
 
 #: Calls that have ended, of which it is known what they returned.
 _KEPT = 8
@@ -55,12 +71,14 @@ class Caught:
         calls: from the outside in; the last one is that of the layer.
         state: what the layer was given, ``[batch, seq, hidden]``.
         ended: outermost calls that had ended, and what they returned; the last ones.
+        opened: whether the script had opened a picture.
         precision: by the kind of device, the dtype of an autocast that was on.
     """
 
     calls: Sequence[CallOfModel]
     state: Tensor | None
     ended: Sequence[tuple[CallOfModel, Any]]
+    opened: bool
     precision: Mapping[str, torch.dtype]
 
 
@@ -83,6 +101,9 @@ class _Reached(SystemExit):  # scripts pass over any Exception; a thread ends by
     """Ends a script: its model begins to answer, for the last time that is wanted."""
 
 
+_AUTOCAST = torch.autocast.__init__
+
+
 class _OnThisMachine(TorchFunctionMode):
     """Leaves on the CPU what a script puts on a GPU, on a machine that has none."""
 
@@ -99,7 +120,36 @@ class _OnThisMachine(TorchFunctionMode):
 
 def on_this_machine() -> AbstractContextManager[object]:
     """Where there is no GPU, leave on the CPU what code of the block puts on one."""
-    return nullcontext() if torch.cuda.is_available() else _OnThisMachine()
+    return nullcontext() if torch.cuda.is_available() else _on_the_processor()
+
+
+@contextmanager
+def _on_the_processor() -> Iterator[None]:
+    load = vars(PreTrainedModel)["from_pretrained"].__func__
+
+    def load_here(kind: Any, *given: Any, **named: Any) -> Any:
+        if "device_map" in named:
+            named["device_map"] = _placed_here(named["device_map"])
+        return load(kind, *given, **named)
+
+    with (
+        _OnThisMachine(),
+        patch.object(torch.autocast, "__init__", _narrow_on_the_cpu),
+        patch.object(PreTrainedModel, "from_pretrained", classmethod(load_here)),
+    ):
+        yield
+
+
+def _placed_here(device_map: Any) -> Any:
+    """Where parts of a model lie, without a GPU, of which a number names one."""
+    if isinstance(device_map, Mapping):
+        return {name: _placed_here(place) for name, place in device_map.items()}
+    return "cpu" if isinstance(device_map, int) else _on_the_cpu(device_map)
+
+
+def _narrow_on_the_cpu(self: Any, device_type: str, *given: Any, **named: Any) -> None:
+    """``torch.autocast("cuda")`` computes as wide on a CPU as it would have on a GPU."""
+    _AUTOCAST(self, _on_the_cpu(device_type), *given, **named)
 
 
 def _on_the_cpu(value: Any) -> Any:
@@ -114,13 +164,16 @@ class _Watch:
     """
 
     def __init__(self, times: int) -> None:
-        self.asked: list[Caught] = []
+        self._shown_to: list[Caught] = []
         self.tokenizers = dict[int, PreTrainedTokenizerBase]()
         self._times = times
         self._answering: FrameType | None = None  # the outermost call, once it is caught
         self._running: dict[int, list[tuple[FrameType, CallOfModel]]] = {}
         self._ended = deque[tuple[CallOfModel, Any]](maxlen=_KEPT)
         self._passed = set[CodeType]()
+        self._opened = False
+        self._shown = False  # pixels, to a function, since the model was asked the last time
+        self._unseen: list[Caught] = []  # asked without any
         self._layers = dict[int, tuple[nn.Module, set[int]]]()
 
     def __call__(self, frame: FrameType, event: str, returned: Any) -> None:
@@ -131,11 +184,12 @@ class _Watch:
             return
         if threading.get_ident() not in self._running:
             self._running[threading.get_ident()] = []
-            if threading.current_thread() is not threading.main_thread():
-                on_this_machine().__enter__()  # the thread ends with it
+            here = threading.current_thread() is threading.main_thread()
+            if not (here or torch.cuda.is_available()):
+                _OnThisMachine().__enter__()  # type: ignore[no-untyped-call]  # until it ends
         if event == "call":
             code = frame.f_code
-            if code not in self._passed and len(self.asked) < self._times:
+            if code not in self._passed and len(self._shown_to) < self._times:
                 self._see(frame, code)
         elif event == "return":
             running = self._running[threading.get_ident()]
@@ -147,6 +201,7 @@ class _Watch:
     def _see(self, frame: FrameType, code: CodeType) -> None:
         left_out = code.co_filename.startswith(_LEFT_OUT) or code.co_name.startswith("__")
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        self._opened |= code is OPENS
         if left_out or not names:
             self._passed.add(code)
             return
@@ -161,23 +216,47 @@ class _Watch:
             return
         running = self._running[threading.get_ident()]
         running.append((frame, _call_of(held, code, models)))
+        self._shown |= any(starmap(_shows_pixels, running[-1][1].named.items()))
         if code.co_name == "forward" and len(running) > 1 and self._is_layer(first, running[0][1]):
-            calls = [call for _, call in running]
+            calls = [_with_caches_kept(call) for _, call in running]
             kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
             precision = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
             states = filter(_is_state, tensors([*calls[-1].named.values(), *calls[-1].more]))
             state = next(states, None)
             kept = None if state is None else state.detach().clone()
-            self.asked.append(Caught(calls, kept, list(self._ended), precision))
-            if len(self.asked) == self._times:
+            caught = Caught(calls, kept, list(self._ended), self._opened, precision)
+            (self._shown_to if self._shown else self._unseen).append(caught)
+            self._shown = False
+            if len(self._shown_to) == self._times:
                 raise _Reached
             self._answering = running[0][0]
+
+    @property
+    def asked(self) -> Sequence[Caught]:
+        """With pixels, as far as that was seen; where no function was given any, without."""
+        return self._shown_to or self._unseen[: self._times]
 
     def _is_layer(self, module: Any, outermost: CallOfModel) -> bool:
         for model in outermost.models:
             if id(model) not in self._layers:
                 self._layers[id(model)] = model, {id(layer) for layer in _decoder_layers(model)}
         return any(id(module) in self._layers[id(model)][1] for model in outermost.models)
+
+
+def _with_caches_kept(call: CallOfModel) -> CallOfModel:
+    """The call with copies of what its layers will write into."""
+    if call.named.get(CACHE) is None:
+        return call
+    return replace(call, named={**call.named, CACHE: deepcopy(call.named[CACHE])})
+
+
+def _shows_pixels(name: str, value: Any) -> bool:
+    """Whether an argument holds pixels: by its name or shape, ``[..., 3, height, width]``."""
+    return any(
+        _is_state(tensor)
+        and ("pixel" in name or (tensor.dim() > 2 and tensor.shape[-3] == COLOURS))
+        for tensor in tensors(value)
+    )
 
 
 def _is_state(tensor: Tensor) -> bool:
@@ -207,29 +286,36 @@ def _call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module
 
 
 def _decoder_layers(model: nn.Module) -> Sequence[nn.Module]:
-    """The decoder layers of a model; where structure does not tell, its largest stack of layers."""
+    """The decoder layers of a model.
+
+    Where structure does not tell: of the stacks as wide as the table with most rows, those that lie
+    nearest to it, and the largest of these.
+    """
     try:
         layers = find_parts(model).decoder_layers
+        return [] if layers is None else list(layers.module.children())
     except Exception:  # code of any kind; a trace tells later
-        layers = None
-    if layers is not None:
-        return list(layers.module.children())
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        pass
+    names = dict(model.named_modules())
+    tables = [name for name, module in names.items() if isinstance(module, nn.Embedding)]
     if not tables:
         return ()
-    width = max(tables, key=lambda table: table.num_embeddings).embedding_dim
+    table = max(tables, key=lambda name: len(names[name].weight))
+    width = names[table].weight.shape[-1]
     stacks = [
-        module
-        for module in model.modules()
+        name
+        for name, module in names.items()
         if isinstance(module, nn.ModuleList | nn.Sequential)
         and len(module) > 1
         and any(width in weight.shape for weight in module[0].parameters())
     ]
 
-    def size(stack: nn.Module) -> int:
-        return sum(weight.numel() for weight in stack.parameters())
+    def place(name: str) -> tuple[int, int]:
+        alike = zip(name.split("."), table.split("."), strict=False)
+        shared = len([*takewhile(lambda pair: pair[0] == pair[1], alike)])
+        return shared, sum(weight.numel() for weight in names[name].parameters())
 
-    return list(max(stacks, key=size).children()) if stacks else ()
+    return list(names[max(stacks, key=place)].children()) if stacks else ()
 
 
 def run_script(
@@ -268,9 +354,9 @@ def run_script(
             raise _failed(path, error, bridged) from error
     if not watch.asked:
         raise NormprobeError(
-            f"{path} ran to its end, and no decoder layer ran in it",
-            "pass a script that asks its model about one picture, in one process; or the model: "
-            "normprobe layers MODEL",
+            f"{path} ran to its end, and no decoder layer was seen to run in it",
+            "pass a script that asks its model, whose layers have a forward, in one process; or "
+            "the model: normprobe layers MODEL",
         )
     return Ran(watch.asked, [*watch.tokenizers.values()], module)
 
@@ -322,5 +408,8 @@ def _failed(path: Path, error: BaseException, bridged: bool) -> NormprobeError:
         way = install(packages)
     elif not bridged:
         way += "; --trust-remote-code bridges what transformers changed for older code"
-    what = f"{type(error).__name__}: {first_line(error)}"
+    said = first_line(error, most=2000)
+    if len(said) > 2 * _SAID:  # it may begin with a model, spelled out (Chimera)
+        said = f"{said[:_SAID]} ... {said[-_SAID:]}"
+    what = f"{type(error).__name__}: {said}"
     return NormprobeError(f"{path} fails before its model runs: {what}", way)

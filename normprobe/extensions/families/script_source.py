@@ -12,14 +12,22 @@ from typing import Any
 from torch import nn
 
 from normprobe.errors import NormprobeError
-from normprobe.extensions.families.script_prompt import ScriptPrompt, prompt_of
+from normprobe.extensions.families.script_prompt import UNSEEN, ScriptPrompt, prompt_of
 from normprobe.extensions.families.script_run import run_script
-from normprobe.inputs.inputs_file import InputsFile
+from normprobe.failures import missing_packages
+from normprobe.inputs.inputs_file import InputsFile, stand_in
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.options import Loading, flag
 from normprobe.remote_code_bridges import foreign_code
+from normprobe.runs.facts import model_facts
 from normprobe.runs.model_source import MemorySource
+
+#: A package of kernels that stands in for itself, in plain PyTorch, where code is bridged.
+_KERNELS = "flash_attn"
+
+#: Of a model that is not loaded yet.
+_UNKNOWN = model_facts(None) | {"inputs_file": {}}
 
 #: Which of the times that the model was asked a batch is of.
 _NUMBER = "asked"
@@ -30,6 +38,8 @@ _OF_THE_SCRIPT = ("revision", "device", "dtype", "attn_implementation", "system"
 
 class ScriptSource(MemorySource):
     """A model that a script loads and asks. The script runs when the model is first needed."""
+
+    brings_inputs = True
 
     def __init__(
         self, typed: str, loading: Loading, *, inputs_file: InputsFile, special_token_ids: Any
@@ -66,7 +76,15 @@ class ScriptSource(MemorySource):
         if inputs_file.setup is not None:
             with foreign_code(trusted, bridges):
                 inputs_file.setup()
-        ran = run_script(self._path, self._arguments, times, bridged=trusted, bridges=bridges)
+        how: dict[str, Any] = {"bridged": trusted, "bridges": bridges}
+        try:
+            ran = run_script(self._path, self._arguments, times, **how)
+        except NormprobeError as error:
+            if not trusted or missing_packages(error.__cause__ or error) != [_KERNELS]:
+                raise
+            stand_in(_KERNELS)
+            ran = run_script(self._path, self._arguments, times, **how)
+            bridges.append(_KERNELS)
         self._times, self._script = times, ran.script
         first, *others = map(prompt_of, ran.asked)
         same = [first, *(each for each in others if each.model is first.model)]
@@ -84,9 +102,10 @@ class ScriptSource(MemorySource):
             inputs_file = replace(inputs_file, forward=forward)
         self._prompts = same
         tokenizer = _tokenizer(ran.tokenizers, first.model)
-        how: dict[str, Any] = {"special_token_ids": special, "inputs_file": inputs_file}
-        super().__init__(first.model, tokenizer, self.loading, **how)
-        self.bridges, self.doubt = bridges, first.doubt
+        told: dict[str, Any] = {"special_token_ids": special, "inputs_file": inputs_file}
+        super().__init__(first.model, tokenizer, self.loading, **told)
+        told_by_hand = first.doubt is UNSEEN and "image_token_ids" in self._named
+        self.bridges, self.doubt = bridges, "" if told_by_hand else first.doubt
 
     def measured(
         self,
@@ -103,9 +122,9 @@ class ScriptSource(MemorySource):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Its name is the script's."""
-        self._run()
-        return super().facts | {"model": self._path.stem}
+        """Its name is the script's; its type is known once that has run."""
+        known = super().facts if self._times else dict[str, Any]()
+        return {**_UNKNOWN, **known, "model": self._path.stem}
 
 
 def _tokenizer(used: Sequence[Any], model: nn.Module) -> Any:

@@ -230,10 +230,10 @@ def test_a_script_of_transformers_has_the_numbers_of_its_batch(tmp_path: Path) -
     [
         ("raise ValueError('no picture')", "fails before its model runs: ValueError: no picture"),
         ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that"),
-        ("", "ran to its end, and no decoder layer ran in it"),
-        ("sys.exit(0)", "ran to its end, and no decoder layer ran in it"),
+        ("", "ran to its end, and no decoder layer was seen to run in it"),
+        ("sys.exit(0)", "ran to its end, and no decoder layer was seen to run in it"),
         ("sys.exit('no such file')", "SystemExit: no such file"),
-        ("model.tower(pixels)", "ran to its end, and no decoder layer ran in it"),
+        ("model.tower(pixels)", "ran to its end, and no decoder layer was seen to run in it"),
     ],
 )
 def test_what_asks_no_model_is_said(answer: str, said: str, tmp_path: Path) -> None:
@@ -274,6 +274,47 @@ def test_what_it_draws_each_time_is_a_doubt(tmp_path: Path) -> None:
     assert "doubts" not in Probe(_script(tmp_path, _ASKED["chat"])).layers().record
 
 
+#: A picture whose codes are ids of the text table, put into the prompt by the script.
+_CODES = """
+import tempfile
+
+file = tempfile.mktemp(suffix=".png")
+picture.save(file)
+codes = torch.tensor(np.array(Image.open(file).resize((4, 4)))[..., 0]).flatten() // 16 + 150
+prompt = torch.cat([ids[:, :3], codes[None], ids[:, 3:]], 1)
+model.llm.generate(prompt, max_new_tokens=2, do_sample=False)
+"""
+
+
+def test_a_picture_that_is_seen_nowhere_is_a_doubt_until_its_ids_are_named(tmp_path: Path) -> None:
+    typed, inputs = _script(tmp_path, _CODES), tmp_path / "inputs.py"
+    inputs.write_text('parts = {"fusion": "discrete", "image_token_ids": tuple(range(150, 166))}')
+    for measured in ("layers", "interface"):
+        (doubt,) = Probe(typed).measure(measured).record["doubts"]
+        assert doubt.startswith("the script opened a picture, and nothing that runs its layers")
+        run = Probe(typed, inputs=inputs).measure(measured)
+        assert "doubts" not in run.record
+        rows = run.table[run.table["group"] == "visual"]
+        assert set(rows["tokens"]) == {16}
+
+
+def test_what_names_a_gpu_runs_where_there_is_none(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    text = "import torch\n" + _NATIVE.replace('.to("cuda")\np', "\np")
+    text = text.replace("(given.model)\np", "(given.model, device_map='cuda:0')\np")
+    asked = "with torch.autocast('cuda', dtype=torch.bfloat16):\n    model.generate(**made, "
+    text = text.replace('model.generate(**made.to("cuda"), ', asked)
+    typed = f"{_script(tmp_path, '', text)} --model {shlex.quote(str(SPECIMEN_DIR))}"
+    seen: list[torch.dtype] = []
+    probe = Probe(typed)
+    probe.source.batches(None)
+    layer = probe.source.model.get_submodule("model.language_model.layers.0.mlp.gate_proj")
+    layer.register_forward_hook(lambda m, a, o: seen.append(o.dtype))
+    probe.layers(intervals=False)
+    assert set(seen) == {torch.bfloat16}
+
+
 def test_a_script_inside_of_a_package_imports_what_is_beside_it(tmp_path: Path) -> None:
     package = tmp_path / "answers_in_a_package" / "scripts"
     package.mkdir(parents=True)
@@ -284,6 +325,17 @@ def test_a_script_inside_of_a_package_imports_what_is_beside_it(tmp_path: Path) 
     text = f"from .modules import *\nclass Talk:{asked}"
     run = Probe(_script(package, _ASKED["chat"], text)).layers()
     assert run.record["status"] == "complete"
+
+
+def test_the_first_prompt_with_a_picture_is_measured(tmp_path: Path) -> None:
+    """UNITE's script embeds words first."""
+    words = "model.llm.generate(ids, max_new_tokens=2, do_sample=False)\n"
+    both = Probe(_script(tmp_path, words + _ASKED["generate"])).layers().table
+    (tmp_path / "b").mkdir()
+    one = Probe(_script(tmp_path / "b", _ASKED["generate"])).layers().table
+    assert both.equals(one)
+    alone = Probe(_script(tmp_path, words)).layers().table
+    assert set(alone["group"]) <= {"text", "special", "non_visual"}
 
 
 #: The model asked four times: two questions about each of two pictures.
