@@ -1,5 +1,6 @@
 """What configs of older code had, and how they are made and registered."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -56,6 +57,9 @@ _GENERATION_DEFAULTS: dict[str, Any] = {
     "diversity_penalty": 0.0,
     "top_k": 50,
 }
+
+#: What reads settings of answers to refuse them.
+_CHECKING = ("transformers.configuration_utils", "transformers.generation")
 
 #: Where a config keeps those of its file.
 _GIVEN = "_normprobe_given"
@@ -210,7 +214,10 @@ def bridge_config_defaults(config_class: Any) -> None:
 
     def missing(self: Any, name: str) -> Any:
         moved = (vars(self).get("rope_parameters") or {}) if name in _PLAIN_ROPE else {}
-        given = {**_GENERATION_DEFAULTS, **vars(self).get(_GIVEN, {})} if noting else {}
+        # To what checks an answer a config that has some is one that was changed (Senna).
+        checked = sys._getframe(1).f_globals.get("__name__", "").startswith(_CHECKING)
+        asked = noting and not checked
+        given = {**_GENERATION_DEFAULTS, **vars(self).get(_GIVEN, {})} if asked else {}
         there = {**_CONFIG_DEFAULTS, **moved, **given}
         if name not in there:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

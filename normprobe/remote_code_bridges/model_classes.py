@@ -328,6 +328,9 @@ def bridge_class_attributes(model_class: type) -> None:
         note_bridge("_supports_flash_attn_2")
         model_class._supports_flash_attn = True  # type: ignore[attr-defined]
     for name, value in list(vars(model_class).items()):
+        if name.startswith("_keys_to_ignore_on_") and isinstance(value, str):  # letters (X-Omni)
+            note_bridge(name)
+            setattr(model_class, name, [value])
         if name.startswith("_supports_") and isinstance(value, property):
             note_bridge(name)
             setattr(model_class, name, False)

@@ -76,6 +76,7 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers", "AdamW", "torch.optim:AdamW"),
     ("transformers", "is_torch_tpu_available", lambda: bool),
     ("transformers.utils", "is_safetensors_available", lambda: _yes),
+    ("transformers.utils.import_utils", "is_safetensors_available", lambda: _yes),
     ("transformers.modeling_utils", "no_init_weights", lambda: _no_init_weights),
     # What prunes heads went; copies of BERT import it, and no forward calls it.
     ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),

@@ -18,7 +18,11 @@ from transformers import (
 )
 
 from normprobe.remote_code_bridges import foreign_code
-from normprobe.remote_code_bridges.model_classes import bridge_answers, bridge_first_weights
+from normprobe.remote_code_bridges.model_classes import (
+    bridge_answers,
+    bridge_class_attributes,
+    bridge_first_weights,
+)
 from normprobe.versions import is_line_5
 
 _MODEL = """
@@ -128,3 +132,11 @@ def test_an_answer_may_be_asked_for_by_no_kind() -> None:
     bridge_answers(Answers)
     assert Answers().generate(return_dict=None, top_k=1) == {"top_k": 1}
     assert Answers().generate(return_dict=True) == {"return_dict": True}
+
+
+def test_a_pattern_of_names_that_are_left_out_is_one_and_not_letters() -> None:
+    class Ignores(PreTrainedModel):
+        _keys_to_ignore_on_load_missing = r"image_tokenizer\.*"
+
+    bridge_class_attributes(Ignores)
+    assert Ignores._keys_to_ignore_on_load_missing == [r"image_tokenizer\.*"]

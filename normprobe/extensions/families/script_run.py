@@ -110,11 +110,13 @@ class _OnThisMachine(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        more = {name: _on_the_cpu(value) for name, value in (kwargs or {}).items()}
+        more = dict(kwargs or {})
+        if "device" in more:
+            more["device"] = _on_the_cpu(more["device"])
         if getattr(func, "__name__", "") == "cuda":
             return args[0]
         if getattr(func, "__name__", "") == "to":
-            args = tuple(_on_the_cpu(value) for value in args)
+            args = (args[0], *map(_on_the_cpu, args[1:]))
         return func(*args, **more)
 
 
@@ -144,7 +146,7 @@ def _placed_here(device_map: Any) -> Any:
     """Where parts of a model lie, without a GPU, of which a number names one."""
     if isinstance(device_map, Mapping):
         return {name: _placed_here(place) for name, place in device_map.items()}
-    return "cpu" if isinstance(device_map, int) else _on_the_cpu(device_map)
+    return _on_the_cpu(device_map)
 
 
 def _narrow_on_the_cpu(self: Any, device_type: str, *given: Any, **named: Any) -> None:
@@ -153,6 +155,8 @@ def _narrow_on_the_cpu(self: Any, device_type: str, *given: Any, **named: Any) -
 
 
 def _on_the_cpu(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "cpu"  # the number of a GPU
     named = value if isinstance(value, str | torch.device) else ""
     return "cpu" if str(named).partition(":")[0] == "cuda" else value
 
@@ -163,10 +167,10 @@ class _Watch:
     The profiler of Python sees each call with its arguments, before a line of it has run.
     """
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, layers: str) -> None:
         self._shown_to: list[Caught] = []
         self.tokenizers = dict[int, PreTrainedTokenizerBase]()
-        self._times = times
+        self._times, self._named = times, layers
         self._answering: FrameType | None = None  # the outermost call, once it is caught
         self._running: dict[int, list[tuple[FrameType, CallOfModel]]] = {}
         self._ended = deque[tuple[CallOfModel, Any]](maxlen=_KEPT)
@@ -239,7 +243,10 @@ class _Watch:
     def _is_layer(self, module: Any, outermost: CallOfModel) -> bool:
         for model in outermost.models:
             if id(model) not in self._layers:
-                self._layers[id(model)] = model, {id(layer) for layer in _decoder_layers(model)}
+                self._layers[id(model)] = (
+                    model,
+                    {id(layer) for layer in _decoder_layers(model, self._named)},
+                )
         return any(id(module) in self._layers[id(model)][1] for model in outermost.models)
 
 
@@ -285,18 +292,20 @@ def _call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module
     return CallOfModel(code, named, names[: code.co_argcount], more, models)
 
 
-def _decoder_layers(model: nn.Module) -> Sequence[nn.Module]:
-    """The decoder layers of a model.
+def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
+    """The decoder layers of a model; those that are ``named`` by hand, where it has them.
 
     Where structure does not tell: of the stacks as wide as the table with most rows, those that lie
     nearest to it, and the largest of these.
     """
+    names = dict(model.named_modules())
+    if named in names and named:
+        return list(names[named].children())
     try:
         layers = find_parts(model).decoder_layers
         return [] if layers is None else list(layers.module.children())
     except Exception:  # code of any kind; a trace tells later
         pass
-    names = dict(model.named_modules())
     tables = [name for name, module in names.items() if isinstance(module, nn.Embedding)]
     if not tables:
         return ()
@@ -319,7 +328,13 @@ def _decoder_layers(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def run_script(
-    path: Path, arguments: Sequence[str], times: int, *, bridged: bool, bridges: list[str]
+    path: Path,
+    arguments: Sequence[str],
+    times: int,
+    *,
+    layers: str = "",
+    bridged: bool = False,
+    bridges: list[str],
 ) -> Ran:
     """Run a script until decoder layers of its model are about to run.
 
@@ -327,6 +342,7 @@ def run_script(
         path: of the script.
         arguments: what it finds in ``sys.argv``.
         times: how often its model may begin to answer; the last time the script ends there.
+        layers: the dotted name of decoder layers in the model; "": they are looked for.
         bridged: make up for what transformers changed since its code was written.
         bridges: gets the names of what was bridged.
 
@@ -337,7 +353,7 @@ def run_script(
         raise NormprobeError(f"there is no script {path}", "check the path")
     module = ModuleType("__main__")
     module.__file__ = str(path)
-    watch = _Watch(times)
+    watch = _Watch(times, layers)
     try:
         code = compile(path.read_bytes(), str(path), "exec")
         with (

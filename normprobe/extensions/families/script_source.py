@@ -76,7 +76,8 @@ class ScriptSource(MemorySource):
         if inputs_file.setup is not None:
             with foreign_code(trusted, bridges):
                 inputs_file.setup()
-        how: dict[str, Any] = {"bridged": trusted, "bridges": bridges}
+        named = {**inputs_file.parts, **self.loading.parts}.get("decoder_layers", "")
+        how: dict[str, Any] = {"layers": named, "bridged": trusted, "bridges": bridges}
         try:
             ran = run_script(self._path, self._arguments, times, **how)
         except NormprobeError as error:

@@ -327,6 +327,25 @@ def test_a_script_inside_of_a_package_imports_what_is_beside_it(tmp_path: Path) 
     assert run.record["status"] == "complete"
 
 
+def test_layers_that_are_named_are_those_that_end_the_script(tmp_path: Path) -> None:
+    """A larger stack nearer to the table hides them."""
+    typed = _script(
+        tmp_path,
+        _ASKED["generate"],
+        _OWN.replace(
+            "        self.tower, self.projector",
+            "        self.more = nn.ModuleList(nn.Linear(64, 900) for _ in range(9))\n"
+            "        self.words = nn.Embedding(999, 64)\n"
+            "        self.tower, self.projector",
+        ),
+    )
+    with pytest.raises(NormprobeError, match="no decoder layer was seen"):
+        Probe(typed).layers()
+    named = {"decoder_layers": "llm.model.layers", "text_embedding": "llm.model.embed_tokens"}
+    table = Probe(typed, named=[*named.items()]).layers().table
+    assert set(table[table["group"] == "visual"]["tokens"]) == {16}
+
+
 def test_the_first_prompt_with_a_picture_is_measured(tmp_path: Path) -> None:
     """UNITE's script embeds words first."""
     words = "model.llm.generate(ids, max_new_tokens=2, do_sample=False)\n"
