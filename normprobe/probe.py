@@ -317,6 +317,11 @@ class Probe:
         self, data: str | Batch, measured_by: SampleMeasurement, options: Mapping[str, Any]
     ) -> None:
         """Refuse to ask otherwise than the inputs that came with the model do."""
+        if measured_by.reads_samples:
+            raise NormprobeError(
+                f"{measured_by.name} measures samples, and {self.typed} asks its model itself",
+                "pass the model in place of the script",
+            )
         usual = {**vars(Sampling()), "data": measured_by.data}
         named = {"data": data, **options}
         for name in ("data", "prompt", "batch_size"):

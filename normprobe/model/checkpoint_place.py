@@ -61,10 +61,10 @@ def refuse_bad_path(model: str, source: str) -> None:
     path = Path(source)
     if path.is_file():
         whole = (path.parent / "config.json").is_file()
-        raise NormprobeError(
-            f"{model} is a file; expected a checkpoint folder or a hub id",
-            f"pass its folder: {path.parent}" if whole else _NO_CONFIG,
-        )
+        way = f"pass its folder: {path.parent}" if whole else _NO_CONFIG
+        if path.suffix == ".py":
+            way = "a script is run by normprobe interface, layers and embeddings"
+        raise NormprobeError(f"{model} is a file; expected a checkpoint folder or a hub id", way)
     looks_local = model.startswith(("/", "./", "../", "~")) or model.count("/") > 1
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", PEFT_CONFIG)):

@@ -133,6 +133,7 @@ def _prompt_by(way: _Way, caught: Caught, layer: nn.Module, owner: nn.Module) ->
     inside: dict[str, _TakenInside] = {}
 
     def forward(_: nn.Module, **given: Any) -> Any:
+        given = {name: given[name] for name in batch if name in given}  # and nothing else
         inner = [inside[name].taking(given.pop(name)) for name in inside]
         named = {ids if name == _IDS else name: value for name, value in given.items()} | others
         with ExitStack() as stack:

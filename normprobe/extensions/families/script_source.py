@@ -116,10 +116,9 @@ class ScriptSource(MemorySource):
         *,
         runs: bool = True,
     ) -> MeasuredModel:
-        """The model, its parts found by what it is asked where no example is given."""
+        """The model, its parts found by what it is asked."""
         self._run()
-        given = [*examples] or [self._prompts[0].batch]
-        return super().measured(needs, given, device, runs=runs)
+        return super().measured(needs, [self._prompts[0].batch], device, runs=runs)
 
     @property
     def facts(self) -> dict[str, Any]:

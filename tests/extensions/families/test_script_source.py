@@ -257,6 +257,20 @@ def test_the_script_loads_and_asks_not_the_options(tmp_path: Path) -> None:
         probe.layers(batch_size=2)
 
 
+def test_other_commands_take_a_script_or_say_why_not(tmp_path: Path) -> None:
+    typed = _script(tmp_path, _ASKED["chat"])
+    probe = Probe(typed)
+    table = probe.embeddings().table
+    assert set(table[table["quantity"] == "norm"]["tokens"]) == {200}
+    with pytest.raises(NormprobeError, match=r"cause measures samples, and .* asks its model"):
+        probe.cause()
+    verified = probe.layers(verify=True)  # which asks a forward for more than this takes
+    assert verified.record["status"] == "complete"
+    ran = invoke("inspect", shlex.split(typed)[0])
+    assert ran.exit_code == 1
+    assert "a script is run by normprobe interface, layers and embeddings" in ran.stderr
+
+
 def test_what_it_prints_stays_out_of_the_table(tmp_path: Path) -> None:
     typed = _script(tmp_path, _ASKED["chat"])
     ran = invoke("layers", f"{typed} --picture a.png", "-o", tmp_path / "run", "--format", "json")
