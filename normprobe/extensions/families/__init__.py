@@ -77,9 +77,9 @@ def _open_script(model: str, *given: Any, **named: Any) -> "ModelSource":
 
 
 def is_script(model: str) -> bool:
-    """Whether a MODEL names a Python file, with or without arguments behind it."""
+    """Whether a MODEL names a Python file or notebook, with or without arguments behind it."""
     try:
-        return shlex.split(model)[0].endswith(".py")
+        return shlex.split(model)[0].endswith((".py", ".ipynb"))
     except (ValueError, IndexError):  # a quote without its end, no text
         return False
 

@@ -7,6 +7,8 @@ run it, and ends where its answer begins.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import threading
 from collections import deque
@@ -355,7 +357,7 @@ def run_script(
     module.__file__ = str(path)
     watch = _Watch(times, layers)
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
+        code = compile(_text_of(path), str(path), "exec")
         with (
             _as_main(module, arguments),
             foreign_code(bridged, bridges, at_once=True),
@@ -375,6 +377,15 @@ def run_script(
             "the model: normprobe layers MODEL",
         )
     return Ran(watch.asked, [*watch.tokenizers.values()], module)
+
+
+def _text_of(path: Path) -> bytes | str:
+    """The script; of a notebook its cells of code, without what speaks to the notebook alone."""
+    if path.suffix != ".ipynb":
+        return path.read_bytes()
+    cells = json.loads(path.read_bytes())["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return re.sub(r"^(\s*)([%!].*)$", r"\1pass  # \2", "\n\n".join(texts), flags=re.MULTILINE)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A script that asks its model is measured, in the rows and numbers of its own run."""
 
+import json
 import runpy
 import shlex
 from pathlib import Path
@@ -327,6 +328,16 @@ def test_what_names_a_gpu_runs_where_there_is_none(tmp_path: Path) -> None:
     layer.register_forward_hook(lambda m, a, o: seen.append(o.dtype))
     probe.layers(intervals=False)
     assert set(seen) == {torch.bfloat16}
+
+
+def test_a_notebook_is_a_script_too(tmp_path: Path) -> None:
+    first, second = _OWN.replace("ANSWER", _ASKED["chat"]).split("class Talk:")
+    cells = [("markdown", "# How to ask"), ("code", f"%matplotlib inline\n!pip list\n{first}")]
+    cells.append(("code", f"class Talk:{second}"))
+    held = [{"cell_type": kind, "source": text.splitlines(True)} for kind, text in cells]
+    (tmp_path / "ask.ipynb").write_text(json.dumps({"cells": held}))
+    table = Probe(str(tmp_path / "ask.ipynb")).layers().table
+    assert set(table[table["group"] == "visual"]["tokens"]) == {16}
 
 
 def test_a_script_inside_of_a_package_imports_what_is_beside_it(tmp_path: Path) -> None:
