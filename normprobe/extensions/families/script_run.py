@@ -13,7 +13,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+    suppress,
+)
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import CO_VARARGS, CO_VARKEYWORDS
@@ -49,6 +55,9 @@ CACHE = "past_key_values"
 
 #: What opens a picture.
 OPENS = Image.open.__code__
+
+#: Prompts without a picture that are passed over until one has one.
+_IN_VAIN = 16
 
 #: Calls that have ended, of which it is known what they returned.
 _KEPT = 8
@@ -233,7 +242,7 @@ class _Watch:
             caught = Caught(calls, kept, list(self._ended), self._opened, precision)
             (self._shown_to if self._shown else self._unseen).append(caught)
             self._shown = False
-            if len(self._shown_to) == self._times:
+            if self._times in (len(self._shown_to), len(self._unseen) - _IN_VAIN):
                 raise _Reached
             self._answering = running[0][0]
 
@@ -254,9 +263,10 @@ class _Watch:
 
 def _with_caches_kept(call: CallOfModel) -> CallOfModel:
     """The call with copies of what its layers will write into."""
-    if call.named.get(CACHE) is None:
-        return call
-    return replace(call, named={**call.named, CACHE: deepcopy(call.named[CACHE])})
+    kept = call.named.get(CACHE)
+    with suppress(Exception):  # of a class of its own
+        kept = deepcopy(kept)
+    return replace(call, named={**call.named, CACHE: kept}) if CACHE in call.named else call
 
 
 def _shows_pixels(name: str, value: Any) -> bool:

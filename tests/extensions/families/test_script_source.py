@@ -371,15 +371,22 @@ def test_layers_that_are_named_are_those_that_end_the_script(tmp_path: Path) -> 
     assert set(table[table["group"] == "visual"]["tokens"]) == {16}
 
 
-def test_the_first_prompt_with_a_picture_is_measured(tmp_path: Path) -> None:
+def test_the_first_prompt_with_a_picture_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """UNITE's script embeds words first."""
     words = "model.llm.generate(ids, max_new_tokens=2, do_sample=False)\n"
     both = Probe(_script(tmp_path, words + _ASKED["generate"])).layers().table
     (tmp_path / "b").mkdir()
     one = Probe(_script(tmp_path / "b", _ASKED["generate"])).layers().table
     assert both.equals(one)
-    alone = Probe(_script(tmp_path, words)).layers().table
+    (tmp_path / "c").mkdir()
+    many = "for number in range(99):\n    print('asked', number)\n    "
+    alone = Probe(_script(tmp_path / "c", many + words)).layers().table
     assert set(alone["group"]) <= {"text", "special", "non_visual"}
+    printed = capsys.readouterr().err
+    assert "asked 16" in printed
+    assert "asked 17" not in printed
 
 
 #: The model asked four times: two questions about each of two pictures.
