@@ -405,16 +405,22 @@ def _as_main(module: ModuleType, arguments: Sequence[str]) -> Iterator[None]:
     folder = Path(path).absolute().parent
     if package := _package_of(folder):  # as `python -m` would run it
         module.__package__ = package
-        sys.path.insert(0, str(folder.parents[package.count(".")]))
+        _find_in(folder.parents[package.count(".")])
     sys.modules["__main__"] = module
     sys.argv[:] = [path, *arguments]
-    sys.path.insert(0, str(folder))  # it stays: code of a model may import more when it runs again
+    _find_in(folder)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
         sys.modules["__main__"] = main
         sys.argv[:] = before
+
+
+def _find_in(folder: Path) -> None:
+    """Imports look there first. It stays: code of a model may import more when it runs again."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def _package_of(folder: Path) -> str:
