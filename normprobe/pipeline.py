@@ -320,6 +320,11 @@ class FixedInputs(_OfSamples):
         self._batches = batches
         self._can_wait = measured_by.tables_can_wait and output.output is None
 
+    def ready(self, *, verify: bool = False, align: str | float | None = None) -> MeasuredModel:
+        """As of any run; a script loads its model when it makes the batches."""
+        _ = self._given
+        return super().ready(verify=verify, align=align)
+
     def collect(self) -> pd.DataFrame:
         """The rows of all batches."""
         self.run.note(data=INPUTS)
@@ -360,8 +365,11 @@ class FixedInputs(_OfSamples):
     @cached_property
     def _named(self) -> list[dict[str, Any]]:
         """The batches by the names of the model's forward, as soon as the model is loaded."""
-        batches = self._batches()  # a script loads its model with them
-        return [named_inputs(self.source.model, batch) for batch in batches]
+        return [named_inputs(self.source.model, batch) for batch in self._given]
+
+    @cached_property
+    def _given(self) -> Sequence[Any]:
+        return self._batches()
 
 
 def _require_kind(source: ModelSource, measured_by: Measurement) -> None:
