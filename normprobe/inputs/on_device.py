@@ -95,12 +95,17 @@ def _names_of(group: str, inputs: Mapping[str, Any]) -> re.Pattern[str]:
 def _holds_pixels(name: str, value: Any, names: re.Pattern[str]) -> bool:
     if isinstance(value, Tensor):
         numbers = value.is_floating_point() or _CODES.search(name) is not None
-        if names is _NAMES[VISUAL] and value.dim() > 2 and value.shape[-3] == _COLOURS:
+        if names is _NAMES[VISUAL] and has_colours(value):
             names = _ALL_BUT_THESE
         return numbers and value.dim() > 1 and value.numel() > 0 and bool(names.search(name))
     if isinstance(value, Mapping):
         return any(_holds_pixels(inner, item, names) for inner, item in value.items())
     return isinstance(value, list | tuple) and any(_holds_pixels(name, v, names) for v in value)
+
+
+def has_colours(tensor: Tensor) -> bool:
+    """Whether a tensor has the shape of a picture, ``[..., 3, height, width]``."""
+    return tensor.dim() > 2 and tensor.shape[-3] == _COLOURS
 
 
 def _changed(
@@ -117,7 +122,7 @@ def _changed(
     kept = value == value.round()
     if kept.all() and len(value.unique()) > _FEW:  # a picture in whole numbers, from 0 to 255
         kept = value == 0
-    if value.dim() > 2 and value.shape[-3] == _COLOURS:
+    if has_colours(value):
         first = value[..., :1, :1, :1]
         kept &= (first == 0) | (value != first).flatten(-3).any(dim=-1)[..., None, None, None]
     if kept.all() and names is _NAMES[AUDIO] and value.is_floating_point():

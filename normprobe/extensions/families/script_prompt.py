@@ -19,9 +19,9 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.extensions.families.asked import is_of_an_answer
 from normprobe.extensions.families.script_run import (
     CACHE,
-    COLOURS,
     CallOfModel,
     Caught,
+    is_picture,
     on_this_machine,
 )
 from normprobe.failures import is_native
@@ -270,13 +270,9 @@ def _shows(inputs: Mapping[str, Any]) -> bool:
     """Whether there are pixels, and no rows that were made of them."""
     return any(
         not name.endswith(("embeds", "features", "embeddings"))
-        or any(_is_picture(tensor) for tensor in tensors(value))
+        or any(is_picture(tensor) for tensor in tensors(value))
         for name, value in pixel_inputs(inputs).items()
     )
-
-
-def _is_picture(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dim() > 2 and tensor.shape[-3] == COLOURS
 
 
 def _ids_in(inputs: Mapping[str, Any]) -> str:
@@ -366,7 +362,7 @@ def _found_inside(
             return held
 
         _with_other(keep, args, kwargs)
-        copied = [each.detach().clone() for each in taken if _is_picture(each)]
+        copied = [each.detach().clone() for each in taken if is_picture(each)]
         if len(copied) == len(taken) and taken and module not in passed:
             pictured.setdefault(module, []).extend(copied)
         else:

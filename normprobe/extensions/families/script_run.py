@@ -37,6 +37,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import install, missing_packages, other_package
+from normprobe.inputs.on_device import has_colours
 from normprobe.model.find.structure import find_parts
 from normprobe.model.tracing.recording import tensors
 from normprobe.remote_code_bridges import foreign_code
@@ -46,9 +47,6 @@ _LEFT_OUT = (str(Path(torch.__file__).parent), "<frozen")
 
 #: Characters of a message, at its beginning and end.
 _SAID = 100
-
-#: Of a picture.
-COLOURS = 3
 
 #: Keys and values of words before.
 CACHE = "past_key_values"
@@ -272,10 +270,13 @@ def _with_caches_kept(call: CallOfModel) -> CallOfModel:
 def _shows_pixels(name: str, value: Any) -> bool:
     """Whether an argument holds pixels: by its name or shape, ``[..., 3, height, width]``."""
     return any(
-        _is_state(tensor)
-        and ("pixel" in name or (tensor.dim() > 2 and tensor.shape[-3] == COLOURS))
-        for tensor in tensors(value)
+        is_picture(tensor) or ("pixel" in name and _is_state(tensor)) for tensor in tensors(value)
     )
+
+
+def is_picture(tensor: Tensor) -> bool:
+    """Whether numbers have the shape of a picture, ``[..., 3, height, width]``."""
+    return tensor.is_floating_point() and has_colours(tensor)
 
 
 def _is_state(tensor: Tensor) -> bool:
@@ -313,11 +314,9 @@ def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     names = dict(model.named_modules())
     if named in names and named:
         return list(names[named].children())
-    try:
+    with suppress(Exception):  # code of any kind; a trace tells later
         layers = find_parts(model).decoder_layers
         return [] if layers is None else list(layers.module.children())
-    except Exception:  # code of any kind; a trace tells later
-        pass
     tables = [name for name, module in names.items() if isinstance(module, nn.Embedding)]
     if not tables:
         return ()

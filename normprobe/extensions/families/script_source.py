@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -27,7 +27,7 @@ from normprobe.runs.model_source import MemorySource
 _KERNELS = "flash_attn"
 
 #: Of a model that is not loaded yet.
-_UNKNOWN = model_facts(None) | {"inputs_file": {}}
+_UNKNOWN = model_facts(None)
 
 #: Which of the times that the model was asked a batch is of.
 _NUMBER = "asked"
@@ -105,26 +105,22 @@ class ScriptSource(MemorySource):
         tokenizer = _tokenizer(ran.tokenizers, first.model)
         told: dict[str, Any] = {"special_token_ids": special, "inputs_file": inputs_file}
         super().__init__(first.model, tokenizer, self.loading, **told)
-        told_by_hand = first.doubt is UNSEEN and "image_token_ids" in self._named
-        self.bridges, self.doubt = bridges, "" if told_by_hand else first.doubt
+        said = {each.doubt: None for each in same}  # of any prompt
+        if "image_token_ids" in self._named:
+            said.pop(UNSEEN, None)
+        self.bridges, self.doubt = bridges, "; ".join(filter(None, said))
 
-    def measured(
-        self,
-        needs: Sequence[Needs],
-        examples: Iterable[Mapping[str, Any]] = (),
-        device: str = "",
-        *,
-        runs: bool = True,
-    ) -> MeasuredModel:
-        """The model, its parts found by what it is asked."""
+    def measured(self, needs: Sequence[Needs], *_: Any, **how: Any) -> MeasuredModel:
+        """The model where the script put it, its parts found by what it is asked."""
         self._run()
-        return super().measured(needs, [self._prompts[0].batch], device, runs=runs)
+        return super().measured(needs, [self._prompts[0].batch], **how)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Its name is the script's; its type is known once that has run."""
         known = super().facts if self._times else dict[str, Any]()
-        return {**_UNKNOWN, **known, "model": self._path.stem}
+        told = {"model": self._path.stem, "inputs_file": self._given[0].record}
+        return {**_UNKNOWN, **known, **told}
 
 
 def _tokenizer(used: Sequence[Any], model: nn.Module) -> Any:

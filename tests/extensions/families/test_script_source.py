@@ -289,6 +289,14 @@ def test_what_it_draws_each_time_is_a_doubt(tmp_path: Path) -> None:
     assert "doubts" not in Probe(_script(tmp_path, _ASKED["chat"])).layers().record
 
 
+def test_a_later_prompt_that_is_in_doubt_puts_the_run_in_doubt(tmp_path: Path) -> None:
+    noise = "(pixels)) * 5 + 3 * (ids.shape[1] == 6) * torch.randn(64)\n"
+    noisy = _OWN.replace("(pixels)) * 5\n", noise)
+    twice = f"{_ASKED['chat']}\nmodel.chat(picture, 'Where?')"
+    run = Probe(_script(tmp_path, twice, noisy)).layers(limit=2)
+    assert any(doubt.startswith("asked the same again") for doubt in run.record["doubts"])
+
+
 #: A picture whose codes are ids of the text table, put into the prompt by the script.
 _CODES = """
 import tempfile
@@ -309,6 +317,7 @@ def test_a_picture_that_is_seen_nowhere_is_a_doubt_until_its_ids_are_named(tmp_p
         assert doubt.startswith("the script opened a picture, and nothing that runs its layers")
         run = Probe(typed, inputs=inputs).measure(measured)
         assert "doubts" not in run.record
+        assert run.record["inputs_file"]["path"] == str(inputs)
         rows = run.table[run.table["group"] == "visual"]
         assert set(rows["tokens"]) == {16}
 
