@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -17,6 +17,13 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.extensions.families.asked import is_of_an_answer
+from normprobe.extensions.families.script_layers import (
+    Enough,
+    HowLayersRun,
+    how_layers_run,
+    passing_once,
+    run_as_called,
+)
 from normprobe.extensions.families.script_run import (
     CACHE,
     CallOfModel,
@@ -77,11 +84,16 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
     if known and (before := _made_before(*known[0], caught, layer)) is not None:
         ways.insert(0, before)
     owner = calls[-1].named["self"] if calls else layer
+    how = _how_layers_run(ways, caught)
+    if how is None:
+        ways.sort(key=lambda each: _rank(_inputs_of(each.call)), reverse=True)
+    else:  # what calls them from the outside reads the whole prompt
+        layer = how.layers[0]
     failed, found = "", list[tuple[bool, bool, ScriptPrompt]]()
-    for way in sorted(ways, key=lambda each: _rank(_inputs_of(each.call)), reverse=True):
+    for way in ways:
         try:
-            prompt = _prompt_by(way, caught, layer, owner)
-            same = all(_brings_the_same(prompt, caught, layer) for _ in range(2))
+            prompt = _prompt_by(way, caught, layer, owner, how)
+            same = _brings_the_same(prompt, caught, layer, how)
         except Exception as error:  # code of any kind: another way may do
             failed = failed or f"{type(error).__name__}: {first_line(error)}"
             continue
@@ -120,7 +132,29 @@ class _Way:
     then: Callable[[Any], Any] = lambda returned: returned
 
 
-def _prompt_by(way: _Way, caught: Caught, layer: nn.Module, owner: nn.Module) -> ScriptPrompt:
+def _how_layers_run(ways: Sequence[_Way], caught: Caught) -> HowLayersRun | None:
+    """By the outermost call."""
+    for way in ways[:1]:
+        with suppress(Exception):  # code of any kind
+            return how_layers_run(caught.layers, partial(_asked_by, way, caught, way.call.named))
+    return None
+
+
+def _asked_by(way: _Way, caught: Caught, named: Mapping[str, Any]) -> Any:
+    """Make the call with arguments by their names, as things were when the script made it."""
+    given = {name: value for name, value in named.items() if name not in _USED_UP}
+    with ExitStack() as stack:
+        stack.enter_context(on_this_machine())
+        for kind, dtype in caught.precision.items():
+            stack.enter_context(torch.autocast(kind, dtype))
+        if CACHE in given:  # each time as it was
+            given[CACHE] = deepcopy(given[CACHE])
+        return way.then(_called(way.function, way.call, given))
+
+
+def _prompt_by(
+    way: _Way, caught: Caught, layer: nn.Module, owner: nn.Module, how: HowLayersRun | None
+) -> ScriptPrompt:
     call, model = way.call, _model_around(way.call, layer)
     assert model is not None
     inputs = _inputs_of(call)
@@ -136,16 +170,14 @@ def _prompt_by(way: _Way, caught: Caught, layer: nn.Module, owner: nn.Module) ->
         given = {name: given[name] for name in batch if name in given}  # and nothing else
         inner = [inside[name].taking(given.pop(name)) for name in inside]
         named = {ids if name == _IDS else name: value for name, value in given.items()} | others
+        run = partial(_asked_by, way, caught, named)
         with ExitStack() as stack:
-            stack.enter_context(on_this_machine())
-            for kind, dtype in caught.precision.items():
-                stack.enter_context(torch.autocast(kind, dtype))
             for taking in inner:
                 stack.enter_context(taking)
-            stack.enter_context(_passing_once(owner))
-            if CACHE in named:  # each time as it was
-                named[CACHE] = deepcopy(named[CACHE])
-            return way.then(_called(way.function, call, named))
+            if how is not None:
+                return run_as_called(how, run)
+            stack.enter_context(passing_once(owner))
+            return run()
 
     batch = {_IDS if name == ids else name: value for name, value in inputs.items()}
     found = _found_inside(model, lambda: forward(model, **batch), layer)
@@ -230,22 +262,34 @@ def _are_equal(made: Tensor, taken: Tensor) -> bool:
     return alike and torch.equal(made.detach().flatten().to(taken.dtype), taken.detach().flatten())
 
 
-def _brings_the_same(prompt: ScriptPrompt, caught: Caught, layer: nn.Module) -> bool:
-    """Whether the first layer gets what it got in the script."""
+def _brings_the_same(
+    prompt: ScriptPrompt, caught: Caught, layer: nn.Module, how: HowLayersRun | None
+) -> bool:
+    """Whether the first layer gets what it got in the script, twice; of pieces, the first one."""
+    first, second = (_state_entering(layer, prompt) for _ in range(2))
+    if caught.state is None or first is None or second is None:
+        return caught.state is None and first is not None
+    begins = first if how is None else first[..., : caught.state.shape[-2], :]
+    return _are_close(begins, caught.state) and _are_close(second, first)
+
+
+def _state_entering(layer: nn.Module, prompt: ScriptPrompt) -> Tensor | None:
     seen: list[Tensor] = []
 
     def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append(hidden_state_of((kwargs.get("hidden_states"), args, kwargs)).detach())
-        raise _Enough
+        raise Enough
 
     handle = layer.register_forward_pre_hook(see, with_kwargs=True)
-    with attached(handle), torch.no_grad(), suppress(_Enough):
+    with attached(handle), torch.no_grad(), suppress(Enough):
         prompt.forward(prompt.model, **prompt.batch)
-    if caught.state is None:
-        return bool(seen)
-    if not seen or seen[0].shape != caught.state.shape:
+    return seen[0] if seen else None
+
+
+def _are_close(now: Tensor, before: Tensor) -> bool:
+    if now.shape != before.shape:
         return False
-    before, now = caught.state.float(), seen[0].float()
+    now, before = now.float(), before.float()
     return bool((now - before).abs().max() <= _OTHER * before.abs().max())
 
 
@@ -284,25 +328,6 @@ def _ids_in(inputs: Mapping[str, Any]) -> str:
         if value.numel() and "mask" not in name and "position" not in name
     )
     return next(whole, "")
-
-
-class _Enough(BaseException):  # code of a model passes over any Exception
-    """Ends a forward: its layers have run once."""
-
-
-@contextmanager
-def _passing_once(owner: nn.Module) -> Iterator[None]:
-    """End the block where the module that holds the layers begins again, to answer."""
-    calls = 0
-
-    def count(*_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise _Enough
-
-    with attached(owner.register_forward_pre_hook(count)), suppress(_Enough):
-        yield
 
 
 @dataclass(frozen=True)
@@ -374,11 +399,11 @@ def _found_inside(
             numbers.setdefault(module, []).extend(each.detach().clone() for each in taken)
 
     def stop(*_: Any) -> None:
-        raise _Enough
+        raise Enough
 
     handles = [each.register_forward_pre_hook(see, with_kwargs=True) for each in model.modules()]
     handles.append(layer.register_forward_pre_hook(stop))
-    with attached(*handles), torch.no_grad(), suppress(_Enough):
+    with attached(*handles), torch.no_grad(), suppress(Enough):
         run()
     inside = {}
     if tables:

@@ -77,7 +77,8 @@ class Caught:
     """What was running when the first decoder layer was reached.
 
     Attributes:
-        calls: from the outside in; the last one is that of the layer.
+        calls: from the outside in; the last one is that of the layer, or of what is inside of it.
+        layers: all decoder layers.
         state: what the layer was given, ``[batch, seq, hidden]``.
         ended: outermost calls that had ended, and what they returned; the last ones.
         opened: whether the script had opened a picture.
@@ -85,6 +86,7 @@ class Caught:
     """
 
     calls: Sequence[CallOfModel]
+    layers: Sequence[nn.Module]
     state: Tensor | None
     ended: Sequence[tuple[CallOfModel, Any]]
     opened: bool
@@ -187,7 +189,7 @@ class _Watch:
         self._opened = False
         self._shown = False  # pixels, to a function, since the model was asked the last time
         self._unseen: list[Caught] = []  # asked without any
-        self._layers = dict[int, tuple[nn.Module, set[int]]]()
+        self._layers = dict[int, tuple[nn.Module, Sequence[nn.Module], set[int]]]()
 
     def __call__(self, frame: FrameType, event: str, returned: Any) -> None:
         if self._answering is not None:
@@ -230,14 +232,16 @@ class _Watch:
         running = self._running[threading.get_ident()]
         running.append((frame, _call_of(held, code, models)))
         self._shown |= any(starmap(_shows_pixels, running[-1][1].named.items()))
-        if code.co_name == "forward" and len(running) > 1 and self._is_layer(first, running[0][1]):
+        if code.co_name != "forward" or len(running) == 1:
+            return
+        if layers := self._layers_around(first, running[0][1]):
             calls = [_with_caches_kept(call) for _, call in running]
             kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
             precision = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
             states = filter(_is_state, tensors([*calls[-1].named.values(), *calls[-1].more]))
             state = next(states, None)
             kept = None if state is None else state.detach().clone()
-            caught = Caught(calls, kept, list(self._ended), self._opened, precision)
+            caught = Caught(calls, layers, kept, list(self._ended), self._opened, precision)
             (self._shown_to if self._shown else self._unseen).append(caught)
             self._shown = False
             if self._times in (len(self._shown_to), len(self._unseen) - _IN_VAIN):
@@ -249,14 +253,17 @@ class _Watch:
         """With pixels, as far as that was seen; where no function was given any, without."""
         return self._shown_to or self._unseen[: self._times]
 
-    def _is_layer(self, module: Any, outermost: CallOfModel) -> bool:
+    def _layers_around(self, module: Any, outermost: CallOfModel) -> Sequence[nn.Module]:
+        """The decoder layers of a model, where the module is one or lies inside of one."""
         for model in outermost.models:
             if id(model) not in self._layers:
-                self._layers[id(model)] = (
-                    model,
-                    {id(layer) for layer in _decoder_layers(model, self._named)},
-                )
-        return any(id(module) in self._layers[id(model)][1] for model in outermost.models)
+                layers = _decoder_layers(model, self._named)
+                inside = {id(each) for layer in layers for each in layer.modules()}
+                self._layers[id(model)] = (model, layers, inside)
+            _, layers, inside = self._layers[id(model)]
+            if id(module) in inside:
+                return layers
+        return ()
 
 
 def _with_caches_kept(call: CallOfModel) -> CallOfModel:
@@ -269,9 +276,13 @@ def _with_caches_kept(call: CallOfModel) -> CallOfModel:
 
 def _shows_pixels(name: str, value: Any) -> bool:
     """Whether an argument holds pixels: by its name or shape, ``[..., 3, height, width]``."""
-    return any(
+    return any(isinstance(each, Image.Image) for each in (value, *_listed(value))) or any(
         is_picture(tensor) or ("pixel" in name and _is_state(tensor)) for tensor in tensors(value)
     )
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def is_picture(tensor: Tensor) -> bool:

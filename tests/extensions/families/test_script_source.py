@@ -1,6 +1,7 @@
 """A script that asks its model is measured, in the rows and numbers of its own run."""
 
 import json
+import pickle
 import runpy
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import invoke
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from normprobe import NormprobeError, Probe, load_run
 from normprobe.specimen import SPECIMEN_DIR
@@ -20,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 torch.manual_seed(0)
 
@@ -44,7 +46,7 @@ class Reader(nn.Module):
         super().__init__()
         sizes = dict(vocab_size=200, hidden_size=64, intermediate_size=96, num_hidden_layers=4)
         heads = dict(num_attention_heads=4, num_key_value_heads=4)
-        self.tower, self.projector = Tower(), nn.Linear(48, 64)
+        self.tower, self.projector, self.states = Tower(), nn.Linear(48, 64), []
         self.llm = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
 
     def rows_of(self, ids, pixels):
@@ -59,6 +61,35 @@ class Reader(nn.Module):
     @torch.no_grad()
     def generate(self, ids, images=None, **how):
         return self.llm.generate(inputs_embeds=self.rows_of(ids, images), **how)
+
+    @torch.no_grad()
+    def in_pieces(self, picture, question):
+        side = torch.tensor(np.array(picture.resize((32, 32)))).permute(2, 0, 1)[None] / 255.0
+        ids = torch.tensor([[ord(letter) for letter in question]])
+        table, self.states = self.llm.get_input_embeddings(), []
+        how = dict(past_key_values=DynamicCache(), use_cache=True, output_hidden_states=True)
+        pieces = [table(ids[:, :3]), self.projector(self.tower(side)) * 5, table(ids[:, 3:])]
+        for number in range(6):  # the last three are of the answer
+            answer = self.llm(inputs_embeds=pieces[number], **how)
+            self.states.append(answer.hidden_states[:-1])  # the last one is normed
+            pieces.append(table(answer.logits[:, -1:].argmax(-1)))
+
+    @torch.no_grad()
+    def layer_by_layer(self, ids, pixels, in_halves):
+        # What is inside of layers is called, as where two decoders attend to each other.
+        rows, llm = self.rows_of(ids, pixels), self.llm.model
+        places = llm.rotary_emb(rows, torch.arange(rows.shape[1])[None])
+        mask = torch.full((rows.shape[1],) * 2, -1e9).triu(1)[None, None]
+        how, self.states = dict(position_embeddings=places, attention_mask=mask), []
+        for layer in llm.layers:
+            self.states.append(rows)
+            if in_halves:
+                rows = layer(rows, attended=layer(rows, **how))
+            else:
+                rows = rows + layer.self_attn(layer.input_layernorm(rows), **how)[0]
+                rows = rows + layer.mlp(layer.post_attention_layernorm(rows))
+        self.states.append(rows)
+        return self.llm.lm_head(llm.norm(rows))
 
     @torch.no_grad()
     def act(self, ids, images):
@@ -148,12 +179,102 @@ def _states_of_its_run(typed: str) -> list[np.ndarray]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layer, "__init__", watched)
-        patch.setattr(torch.Tensor, "cuda", lambda self: self)
-        patch.setattr(torch.nn.Module, "cuda", lambda self: self)
-        text = Path(shlex.split(typed)[0]).read_text().replace('"cuda"', '"cpu"')
-        Path(shlex.split(typed)[0] + ".cpu.py").write_text(text)
-        runpy.run_path(shlex.split(typed)[0] + ".cpu.py")
+        runpy.run_path(_on_a_cpu(typed))
     return found
+
+
+def _on_a_cpu(typed: str) -> str:
+    """The path of the script without a GPU in it."""
+    (path,) = shlex.split(typed)
+    text = Path(path).read_text().replace('"cuda"', '"cpu"').replace(".cuda()", "")
+    Path(f"{path}.cpu.py").write_text(text)
+    return f"{path}.cpu.py"
+
+
+#: A layer that is called twice: for its attention, and to add it and the rest.
+_HALVES = """
+from transformers.models.llama import modeling_llama
+
+def in_halves(self, rows, attended=None, **how):
+    if attended is None:
+        return self.self_attn(self.input_layernorm(rows), **how)[0]
+    rows = rows + attended
+    return rows + self.mlp(self.post_attention_layernorm(rows))
+
+modeling_llama.LlamaDecoderLayer.forward = in_halves
+"""
+_OTHERWISE = {
+    "in pieces": "model.in_pieces(picture, question)",
+    "what is inside": "model.layer_by_layer(ids, pixels, False)",
+    "in halves": f"{_HALVES}model.layer_by_layer(ids, pixels, True)",
+}
+#: What a script keeps: states ``[1, seq, hidden]`` as they enter layers, and leave the last one.
+_KEEPS = "\nimport pickle\npickle.dump(model.states, open(FILE, 'wb'))"
+
+
+@pytest.mark.parametrize("asked", _OTHERWISE)
+def test_layers_that_are_run_otherwise_show_the_states_of_the_whole_prompt(
+    asked: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "states.pickle"
+    before = LlamaDecoderLayer.forward
+    try:
+        keeps = _script(tmp_path, _OTHERWISE[asked] + _KEEPS.replace("FILE", repr(str(kept))))
+        runpy.run_path(_on_a_cpu(keeps))
+        typed = _script(tmp_path, _OTHERWISE[asked])
+        table = Probe(typed).layers().table
+        stages = Probe(typed).interface().table
+    finally:
+        LlamaDecoderLayer.forward = before
+    states = pickle.loads(kept.read_bytes())
+    if asked == "in pieces":
+        states = [torch.cat(pieces, 1) for pieces in zip(*states[:3], strict=True)]
+
+    rows = table.set_index(["quantity", "group", "layer"])
+    stages = stages.set_index(["quantity", "stage", "group"])
+    for number, state in enumerate(states):
+        x = state[0].double().numpy()
+        words = np.delete(np.arange(len(x)), _VISUAL)
+        turns = _cosine(states[number - 1][0].double().numpy(), x) if number else None
+        for group, places in (("visual", _VISUAL), ("text", words)):
+            norm = np.linalg.norm(x[places], axis=-1)
+            row = rows.loc[("norm", group, number)]
+            assert row["tokens"] == len(norm)
+            assert row["mean"] == pytest.approx(norm.mean(), rel=1e-5)
+            if turns is not None:
+                cosine = rows.loc[("cosine", group, number), "mean"]
+                assert cosine == pytest.approx(turns[places].mean(), rel=1e-5)
+            if not number:
+                entry = stages.loc[("norm", "decoder_input", group), "mean"]
+                assert entry == pytest.approx(norm.mean(), rel=1e-5)
+
+
+def _cosine(x: np.ndarray, h: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(x, axis=-1) * np.linalg.norm(h, axis=-1)
+    return (x * h).sum(-1) / lengths
+
+
+def test_another_prompt_in_the_same_call_is_no_piece(tmp_path: Path) -> None:
+    asks = "for each in (pixels, -pixels): model(ids, each, 'as it is')"
+    twice = f"def both(model):\n    {asks}\n"
+    table = Probe(_script(tmp_path, f"{twice}both(model)")).layers().table
+
+    visual = table[(table["quantity"] == "norm") & (table["group"] == "visual")]
+    assert set(visual["tokens"]) == {16}
+
+
+def test_a_norm_behind_the_projector_reaches_layers_that_read_in_pieces(tmp_path: Path) -> None:
+    run = Probe(_script(tmp_path, _OTHERWISE["in pieces"])).layers(align=1.0)
+
+    norms = run.table.set_index(["quantity", "group", "layer"])["mean"]
+    assert norms["norm", "visual", 0] == pytest.approx(5, rel=1e-4)  # the script's own factor
+
+
+def test_such_layers_are_not_verified(tmp_path: Path) -> None:
+    result = invoke("layers", _script(tmp_path, _OTHERWISE["in pieces"]), "--verify")
+
+    assert result.exit_code == 1
+    assert "leave out --verify" in result.stderr
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
