@@ -37,6 +37,10 @@ class NormprobeError(Exception):
         return f"{self.problem}\n{self.remedy}"
 
 
+class FixedStates(NormprobeError):
+    """States that are shown were taken before: nothing can change them on the way."""
+
+
 # What those who check a config's fields say of themselves, and what Python does of a class.
 _CHECKER = re.compile(
     r"(?:Class v|V)alidation error for (?:field|validator) '\w+': \w+: |(?<=\))\. Errors: .*"

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from normprobe.errors import NormprobeError
+from normprobe import hooks
+from normprobe.errors import FixedStates, NormprobeError
 from normprobe.hooks import attached, hidden_state_of, with_changed_input
 
 Run = Callable[[], Any]
@@ -97,9 +98,10 @@ def run_as_called(how: HowLayersRun, run: Run) -> None:
     The states of all layers are held until then.
 
     Raises:
-        NormprobeError: what looks on would change a state, or has put forwards of its own there.
+        NormprobeError: what looks on would change a state, or puts forwards of its own there.
     """
-    if any("forward" in own and "_hf_hook" not in own for own in map(vars, how.layers)):
+    forwards = [vars(layer).get("forward") for layer in how.layers]
+    if any(getattr(each, "__globals__", None) is vars(hooks) for each in forwards):
         raise NormprobeError(
             f"{_SHOWN}: no second way leads to their states",
             "leave out --verify",
@@ -110,14 +112,29 @@ def run_as_called(how: HowLayersRun, run: Run) -> None:
     def of(states: Sequence[Mapping[int, Tensor]], number: int) -> Tensor:
         return torch.cat([each[number] for each in states], -2)
 
-    for number, layer in enumerate(how.layers):
+    original = how.layers[0].forward
+
+    def hand_on(number: int, taken: Tensor, state: Tensor) -> Tensor:
+        """In place of a layer's forward, which has run; with another state it runs again."""
+        nonlocal reader, seen
+        if state is not taken and not torch.equal(state, taken):
+            if number or not how.called:
+                raise FixedStates(
+                    f"{_SHOWN}: nothing can be changed on the way",
+                    "measure them as they are",
+                )
+            given = torch.split(state, [each.taken[0].shape[-2] for each in seen], -2)
+            reader = _Reader(how.layers, most=how.pieces, given=given, after=how.after)
+            with patch.object(how.layers[0], "forward", original):
+                seen = reader.read(run)
         if how.called:
-            taken = of([each.taken for each in seen], number)
-            left = of([each.left for each in seen], number)
-        else:
-            taken, left = seen[0].inside[number], seen[0].inside[number + 1]
-        with patch.object(layer, "forward", partial(_hand_on, taken, left)):
-            layer(taken)
+            return of([each.left for each in seen], number)
+        return seen[0].inside[number + 1]
+
+    for number, layer in enumerate(how.layers):
+        taken = of([each.taken if how.called else each.inside for each in seen], number)
+        with patch.object(layer, "forward", partial(hand_on, number, taken)):
+            left = layer(taken)
     if how.after is not None and reader.after_given is not None:
         args, kwargs = with_changed_input(lambda _: left, *reader.after_given)
         how.after(*args, **kwargs)
@@ -125,16 +142,6 @@ def run_as_called(how: HowLayersRun, run: Run) -> None:
 
 #: Of layers whose states are shown by a call of their own.
 _SHOWN = "code runs decoder layers in pieces, or what is inside of them alone"
-
-
-def _hand_on(taken: Tensor, left: Tensor, state: Tensor) -> Tensor:
-    """In place of a layer's forward, which has run."""
-    if state is not taken and not torch.equal(state, taken):
-        raise NormprobeError(
-            f"{_SHOWN}: nothing can be changed on the way",
-            "measure them as they are",
-        )
-    return left
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from support.commands import invoke
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from normprobe import NormprobeError, Probe, load_run
+from normprobe.errors import FixedStates
 from normprobe.specimen import SPECIMEN_DIR
 
 #: A model of modules as one writes them, in the file that asks it; ``ANSWER`` is how it is asked.
@@ -191,6 +192,11 @@ def _on_a_cpu(typed: str) -> str:
     return f"{path}.cpu.py"
 
 
+@pytest.fixture(autouse=True)
+def _layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LlamaDecoderLayer, "forward", LlamaDecoderLayer.forward)  # put back
+
+
 #: A layer that is called twice: for its attention, and to add it and the rest.
 _HALVES = """
 from transformers.models.llama import modeling_llama
@@ -217,15 +223,10 @@ def test_layers_that_are_run_otherwise_show_the_states_of_the_whole_prompt(
     asked: str, tmp_path: Path
 ) -> None:
     kept = tmp_path / "states.pickle"
-    before = LlamaDecoderLayer.forward
-    try:
-        keeps = _script(tmp_path, _OTHERWISE[asked] + _KEEPS.replace("FILE", repr(str(kept))))
-        runpy.run_path(_on_a_cpu(keeps))
-        typed = _script(tmp_path, _OTHERWISE[asked])
-        table = Probe(typed).layers().table
-        stages = Probe(typed).interface().table
-    finally:
-        LlamaDecoderLayer.forward = before
+    keeps = _script(tmp_path, _OTHERWISE[asked] + _KEEPS.replace("FILE", repr(str(kept))))
+    runpy.run_path(_on_a_cpu(keeps))
+    typed = _script(tmp_path, _OTHERWISE[asked])
+    table, stages = Probe(typed).layers().table, Probe(typed).interface().table
     states = pickle.loads(kept.read_bytes())
     if asked == "in pieces":
         states = [torch.cat(pieces, 1) for pieces in zip(*states[:3], strict=True)]
@@ -268,6 +269,32 @@ def test_a_norm_behind_the_projector_reaches_layers_that_read_in_pieces(tmp_path
 
     norms = run.table.set_index(["quantity", "group", "layer"])["mean"]
     assert norms["norm", "visual", 0] == pytest.approx(5, rel=1e-4)  # the script's own factor
+
+
+@pytest.mark.parametrize("asked", _OTHERWISE)
+def test_a_state_that_enters_such_layers_is_changed_or_it_is_said(
+    asked: str, tmp_path: Path
+) -> None:
+    probe = Probe(_script(tmp_path, _OTHERWISE[asked]))
+    (batch,) = probe.source.batches(None)
+    model = probe.source.measured([])
+    shown: list[torch.Tensor] = []
+    first, *_, last = model.decoder_layers
+    twice = first.register_forward_pre_hook(lambda _, args: (2 * args[0],))
+    leaving = last.register_forward_hook(lambda *call: shown.append(call[-1]))
+
+    if asked != "in pieces":
+        with pytest.raises(FixedStates, match="nothing can be changed on the way"):
+            model.model(**batch)
+        return
+    model.model(**batch)
+    twice.remove()
+    model.model(**batch)
+    leaving.remove()
+
+    changed, as_it_is = shown
+    assert changed.shape == as_it_is.shape
+    assert not torch.allclose(changed, as_it_is, rtol=0.1)
 
 
 def test_such_layers_are_not_verified(tmp_path: Path) -> None:
