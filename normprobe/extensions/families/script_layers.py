@@ -1,9 +1,9 @@
 """Decoder layers that code runs in other ways than one call each, shown as if it did.
 
 Some code reads a prompt in pieces, with keys and values kept between (BAGEL), some calls layers in
-halves (LingBot-VLA), some what is inside of them alone (openpi). No hook on a layer sees the whole
-prompt there. So its states are taken while the layers run past their hooks; then each layer is
-called once more, to take and return what it took and returned.
+halves (LingBot-VLA), some what is inside of them alone (openpi); some rows have no batch. No hook
+on a layer sees the whole prompt there. So its states are taken while the layers run past their
+hooks; then each layer is called once more, to take and return what it took and returned.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -37,13 +38,13 @@ class HowLayersRun:
 
     Attributes:
         layers: in their order.
-        pieces: passes through all of them, each with more rows of the prompt.
+        pieces: which passes through all of them read the prompt, from 0, each more rows of it.
         called: once each in a pass; else what is inside of them is.
         after: what takes the state that leaves the last one, such as the final norm.
     """
 
     layers: Sequence[nn.Module]
-    pieces: int
+    pieces: Sequence[int]
     called: bool
     after: nn.Module | None
 
@@ -61,11 +62,13 @@ class _Pass:
 def how_layers_run(layers: Sequence[nn.Module], run: Run) -> HowLayersRun | None:
     """See how a prompt is read.
 
-    A pass belongs to the prompt if it has several rows that depend on those of the pass before,
-    which no layer is given again: other rows there change what leaves the last layer.
+    A pass belongs to the prompt if it has several rows that depend on those of its last piece,
+    which no layer is given again: other rows there change what leaves the last layer. Others,
+    such as of a prompt beside it for guidance, are passed over.
 
     Returns:
-        None: each layer is called once with the whole prompt, or its states cannot be told.
+        None: each layer is called once with the whole prompt, in a batch, or its states cannot be
+        told.
     """
     if len({*layers}) < max(2, len(layers)):  # shared layers; nothing tells where a pass begins
         return None
@@ -79,17 +82,20 @@ def how_layers_run(layers: Sequence[nn.Module], run: Run) -> HowLayersRun | None
         states = [first.inside.get(number) for number in range(count)]
         shapes = {None if state is None else state.shape for state in states}
         told = after is not None and len(shapes) == 1 and None not in shapes
-        return HowLayersRun(layers, 1, called=False, after=after) if told else None
-    pieces = 1
-    while len(seen) > pieces and seen[pieces].left.get(count - 1) is not None:
-        given = [each.taken[0] for each in seen]
-        given[pieces - 1] = given[pieces - 1].flip(-1)
-        others = _Reader(layers, most=pieces + 1, given=given).read(run)
-        if torch.equal(others[pieces].left[count - 1], seen[pieces].left[count - 1]):
+        return HowLayersRun(layers, [0], called=False, after=after) if told else None
+    pieces, place = [0], 1
+    while len(seen) > place and seen[place].left.get(count - 1) is not None:
+        given = dict(enumerate(each.taken[0] for each in seen))
+        given[pieces[-1]] = given[pieces[-1]].flip(-1)
+        others = _Reader(layers, most=place + 1, given=given).read(run)
+        if not torch.equal(others[place].left[count - 1], seen[place].left[count - 1]):
+            pieces.append(place)
+        elif place - pieces[-1] == _BESIDE:
             break
-        pieces += 1
-        seen = _Reader(layers, most=pieces + 1).read(run)
-    return HowLayersRun(layers, pieces, called=True, after=after) if pieces > 1 else None
+        place += 1
+        seen = _Reader(layers, most=place + 1).read(run)
+    as_it_is = pieces == [0] and first.taken[0].dim() > 2
+    return None if as_it_is else HowLayersRun(layers, pieces, called=True, after=after)
 
 
 def run_as_called(how: HowLayersRun, run: Run) -> None:
@@ -106,11 +112,14 @@ def run_as_called(how: HowLayersRun, run: Run) -> None:
             f"{_SHOWN}: no second way leads to their states",
             "leave out --verify",
         )
-    reader = _Reader(how.layers, most=how.pieces, after=how.after)
-    seen = reader.read(run)
+    most = how.pieces[-1] + 1
+    reader = _Reader(how.layers, most, after=how.after)
+    passes = reader.read(run)
+    seen = [passes[place] for place in how.pieces]
 
     def of(states: Sequence[Mapping[int, Tensor]], number: int) -> Tensor:
-        return torch.cat([each[number] for each in states], -2)
+        rows = torch.cat([each[number] for each in states], -2)
+        return rows if rows.dim() > 2 else rows[None]  # a batch of one
 
     original = how.layers[0].forward
 
@@ -123,13 +132,16 @@ def run_as_called(how: HowLayersRun, run: Run) -> None:
                     f"{_SHOWN}: nothing can be changed on the way",
                     "measure them as they are",
                 )
-            given = torch.split(state, [each.taken[0].shape[-2] for each in seen], -2)
-            reader = _Reader(how.layers, most=how.pieces, given=given, after=how.after)
+            rows = state.view(*seen[0].taken[0].shape[:-2], *state.shape[-2:])
+            parts = torch.split(rows, [each.taken[0].shape[-2] for each in seen], -2)
+            given = dict(zip(how.pieces, parts, strict=True))
+            reader = _Reader(how.layers, most, given=given, after=how.after)
             with patch.object(how.layers[0], "forward", original):
-                seen = reader.read(run)
+                passes = reader.read(run)
+            seen = [passes[place] for place in how.pieces]
         if how.called:
             return of([each.left for each in seen], number)
-        return seen[0].inside[number + 1]
+        return of([each.inside for each in seen], number + 1)
 
     for number, layer in enumerate(how.layers):
         taken = of([each.taken if how.called else each.inside for each in seen], number)
@@ -139,6 +151,9 @@ def run_as_called(how: HowLayersRun, run: Run) -> None:
         args, kwargs = with_changed_input(lambda _: left, *reader.after_given)
         how.after(*args, **kwargs)
 
+
+#: Passes in a row that are no pieces of a prompt, and show that it has ended.
+_BESIDE = 3
 
 #: Of layers whose states are shown by a call of their own.
 _SHOWN = "code runs decoder layers in pieces, or what is inside of them alone"
@@ -165,7 +180,7 @@ class _Reader:
     Args:
         layers: in their order.
         most: passes.
-        given: what the first layer takes instead of its state, one a pass.
+        given: what the first layer takes instead of its state, by the number of a pass.
         after: as of ``HowLayersRun``; None: not known yet.
     """
 
@@ -173,7 +188,7 @@ class _Reader:
         self,
         layers: Sequence[nn.Module],
         most: int,
-        given: Sequence[Tensor] = (),
+        given: Mapping[int, Tensor] = MappingProxyType({}),
         after: nn.Module | None = None,
     ) -> None:
         self._layers, self._most, self._given = layers, most, given
@@ -212,8 +227,8 @@ class _Reader:
         if number == len(self._layers):
             return self._see_after(now, state, args, kwargs)
         now.calls[number] += 1
-        if number == 0 and len(self._given) >= len(self._passes):
-            given = self._given[len(self._passes) - 1]
+        given = self._given.get(len(self._passes) - 1)
+        if number == 0 and given is not None:
             args, kwargs = with_changed_input(lambda _: given, args, kwargs)
         if state is not None:
             now.taken.setdefault(number, state.detach().clone())

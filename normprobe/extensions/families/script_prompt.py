@@ -87,8 +87,8 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
     how = _how_layers_run(ways, caught)
     if how is None:
         ways.sort(key=lambda each: _rank(_inputs_of(each.call)), reverse=True)
-    else:  # what calls them from the outside reads the whole prompt
-        layer = how.layers[0]
+    else:  # the outermost call alone reads the whole prompt
+        ways, layer = ways[:1], how.layers[0]
     failed, found = "", list[tuple[bool, bool, ScriptPrompt]]()
     for way in ways:
         try:
@@ -180,8 +180,9 @@ def _prompt_by(
             return run()
 
     batch = {_IDS if name == ids else name: value for name, value in inputs.items()}
-    found = _found_inside(model, lambda: forward(model, **batch), layer)
     shape = None if caught.state is None else caught.state.shape
+    width = shape[-1] if shape else None
+    found = _found_inside(model, lambda: forward(model, **batch), layer, width)
     made = any(each.shape == shape for each in tensors([*inputs.values()]))  # of pixels, before
     if not (_shows(batch) or made) and _PIXELS in found:
         inside[_PIXELS] = found[_PIXELS]
@@ -269,7 +270,9 @@ def _brings_the_same(
     first, second = (_state_entering(layer, prompt) for _ in range(2))
     if caught.state is None or first is None or second is None:
         return caught.state is None and first is not None
-    begins = first if how is None else first[..., : caught.state.shape[-2], :]
+    begins = first
+    if how is not None:
+        begins = first[..., : caught.state.shape[-2], :].reshape(caught.state.shape)
     return _are_close(begins, caught.state) and _are_close(second, first)
 
 
@@ -365,12 +368,13 @@ def _with_other(
 
 
 def _found_inside(
-    model: nn.Module, run: Callable[[], object], layer: nn.Module
+    model: nn.Module, run: Callable[[], object], layer: nn.Module, width: int | None
 ) -> dict[str, _TakenInside]:
     """What takes pixels, and what ids, before the decoder runs.
 
     Pixels: the first module that takes a picture, ``[..., 3, height, width]``; else the vision
-    encoder; else what takes numbers before any id is looked up. Ids: the table with most rows.
+    encoder; else what takes numbers before any id is looked up, or first of another width than the
+    decoder's. Ids: the table with most rows.
     """
     encoder = None
     with suppress(NormprobeError):
@@ -395,7 +399,11 @@ def _found_inside(
             pictured.pop(module, None)
         if isinstance(module, nn.Embedding):
             tables.setdefault(module, []).extend(each.detach().clone() for each in taken)
-        elif taken and (module is named or module in numbers or not (numbers or tables)):
+        elif taken and (
+            module is named
+            or module in numbers
+            or (not numbers and (not tables or taken[0].shape[-1] != width))
+        ):
             numbers.setdefault(module, []).extend(each.detach().clone() for each in taken)
 
     def stop(*_: Any) -> None:

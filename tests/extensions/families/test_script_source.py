@@ -64,14 +64,17 @@ class Reader(nn.Module):
         return self.llm.generate(inputs_embeds=self.rows_of(ids, images), **how)
 
     @torch.no_grad()
-    def in_pieces(self, picture, question):
+    def in_pieces(self, picture, question, guided=False):
         side = torch.tensor(np.array(picture.resize((32, 32)))).permute(2, 0, 1)[None] / 255.0
         ids = torch.tensor([[ord(letter) for letter in question]])
         table, self.states = self.llm.get_input_embeddings(), []
         how = dict(past_key_values=DynamicCache(), use_cache=True, output_hidden_states=True)
         pieces = [table(ids[:, :3]), self.projector(self.tower(side)) * 5, table(ids[:, 3:])]
+        beside = DynamicCache()
         for number in range(6):  # the last three are of the answer
             answer = self.llm(inputs_embeds=pieces[number], **how)
+            if guided and number < 3:
+                self.llm(inputs_embeds=table(ids[:, :3]), past_key_values=beside, use_cache=True)
             self.states.append(answer.hidden_states[:-1])  # the last one is normed
             pieces.append(table(answer.logits[:, -1:].argmax(-1)))
 
@@ -91,6 +94,16 @@ class Reader(nn.Module):
                 rows = rows + layer.mlp(layer.post_attention_layernorm(rows))
         self.states.append(rows)
         return self.llm.lm_head(llm.norm(rows))
+
+    @torch.no_grad()
+    def packed(self, ids, pixels):
+        rows, llm = self.rows_of(ids, pixels), self.llm.model
+        places, self.states = llm.rotary_emb(rows, torch.arange(rows.shape[1])[None]), []
+        for layer in llm.layers:
+            self.states.append(rows)
+            rows = layer(rows[0], position_embeddings=places, attention_mask=None)[None]
+        self.states.append(rows)
+        return llm.norm(rows[0])
 
     @torch.no_grad()
     def act(self, ids, images):
@@ -209,8 +222,21 @@ def in_halves(self, rows, attended=None, **how):
 
 modeling_llama.LlamaDecoderLayer.forward = in_halves
 """
+#: A layer whose rows have no batch.
+_PACKED = """
+from transformers.models.llama import modeling_llama
+
+whole = modeling_llama.LlamaDecoderLayer.forward
+
+def packed(self, rows, **how):
+    return whole(self, rows.view(1, -1, 64), **how).view(-1, 64)
+
+modeling_llama.LlamaDecoderLayer.forward = packed
+"""
 _OTHERWISE = {
+    "without a batch": f"{_PACKED}model.packed(ids, pixels)",
     "in pieces": "model.in_pieces(picture, question)",
+    "in pieces, and others beside": "model.in_pieces(picture, question, guided=True)",
     "what is inside": "model.layer_by_layer(ids, pixels, False)",
     "in halves": f"{_HALVES}model.layer_by_layer(ids, pixels, True)",
 }
@@ -228,7 +254,7 @@ def test_layers_that_are_run_otherwise_show_the_states_of_the_whole_prompt(
     typed = _script(tmp_path, _OTHERWISE[asked])
     table, stages = Probe(typed).layers().table, Probe(typed).interface().table
     states = pickle.loads(kept.read_bytes())
-    if asked == "in pieces":
+    if "in pieces" in asked:
         states = [torch.cat(pieces, 1) for pieces in zip(*states[:3], strict=True)]
 
     rows = table.set_index(["quantity", "group", "layer"])
@@ -283,7 +309,7 @@ def test_a_state_that_enters_such_layers_is_changed_or_it_is_said(
     twice = first.register_forward_pre_hook(lambda _, args: (2 * args[0],))
     leaving = last.register_forward_hook(lambda *call: shown.append(call[-1]))
 
-    if asked != "in pieces":
+    if asked in ("in halves", "what is inside"):
         with pytest.raises(FixedStates, match="nothing can be changed on the way"):
             model.model(**batch)
         return
