@@ -1,6 +1,7 @@
 """Doubts where the class that is made is not the one that was trained, or runs otherwise."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import isfunction, signature
 from typing import Any
@@ -11,6 +12,7 @@ from normprobe.failures import is_native, other_version
 from normprobe.model.config import fields
 from normprobe.model.find.parts import head_of
 from normprobe.model.model_kind import is_own_code
+from normprobe.remote_code_bridges.attention import uncalled_masks
 from normprobe.remote_code_bridges.noted import source_of
 
 
@@ -158,11 +160,22 @@ def diffusion_doubt(model: Any) -> str:
 
 
 def attention_doubt(model: Any) -> str:
+    """A doubt where own code has another attention than the one that runs, or another mask."""
+    first = {type(module): module for module in reversed([*model.modules()])}
+    doubts = [_left_out(first), next(filter(None, map(_more_weights_elsewhere, first)), "")]
+    if masks := uncalled_masks(model):
+        doubts.append(
+            f"its code overrides {', '.join(masks)}, which this transformers never calls: "
+            "layers are masked as any decoder's, which may be otherwise"
+        )
+    return "; ".join(filter(None, doubts))
+
+
+def _left_out(first: Mapping[type, nn.Module]) -> str:
     """A doubt where one attention of own code leaves out what another computes with (Emu3.5).
 
     A class for each way to attend derives from the first one; norms of queries may lack in some.
     """
-    first = {type(module): module for module in reversed([*model.modules()])}
     for kind, module in first.items():
         base = kind.__mro__[1]
         own = not base.__module__.startswith(("torch.", "transformers."))
@@ -177,6 +190,24 @@ def attention_doubt(model: Any) -> str:
                 f"{kind.__name__} leaves out {', '.join(left)}, which {base.__name__} computes "
                 "with: another --attn-implementation may be that of its authors"
             )
+    return ""
+
+
+def _more_weights_elsewhere(kind: type) -> str:
+    """A doubt where code has an attention with weights that the one which runs lacks (VideoNSA)."""
+    if kind.__module__.startswith(("torch.", "transformers.")):
+        return ""
+    mine = "".join(map(source_of, kind.__mro__[:-1]))
+    for table in list(vars(sys.modules[kind.__module__]).values()):
+        if not isinstance(table, dict) or "eager" not in table or kind not in table.values():
+            continue
+        for way, other in table.items():
+            made = re.findall(r"self\.(\w+) = nn\.(?!Dropout)", source_of(other))
+            if more := [name for name in made if f"self.{name} =" not in mine]:
+                return (
+                    f"{kind.__name__} runs, and {way!r} of its code is {other.__name__}, which has "
+                    f"{', '.join(more)} besides: if the model was trained so, numbers are others"
+                )
     return ""
 
 

@@ -40,6 +40,7 @@ from transformers import (
     ProcessorMixin,
     configuration_utils,
     dynamic_module_utils,
+    modeling_utils,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
@@ -57,6 +58,7 @@ from normprobe.remote_code_bridges.configs import (
     bridge_config_defaults,
     bridge_default_rope,
     bridge_flat_config,
+    bridge_own_flat_config,
     bridge_rope_scaling,
     bridge_spread,
     bridge_token_of_config,
@@ -80,6 +82,7 @@ from normprobe.remote_code_bridges.layers import (
     bridge_decoder_layer,
     bridge_derived_names,
     bridge_place_keyword,
+    bridge_told_states,
     bridge_tower_inside,
     bridge_tower_layer,
     bridge_tower_names,
@@ -93,6 +96,7 @@ from normprobe.remote_code_bridges.model_classes import (
     bridge_first_weights,
     bridge_generation,
     bridge_kept_modules,
+    bridge_kinds_of_tokens,
     bridge_model_attributes,
     bridge_no_head,
     bridge_post_init,
@@ -102,6 +106,7 @@ from normprobe.remote_code_bridges.model_classes import (
     cpu_or_no_memory,
     load_as_asked,
     offer_for_own,
+    register_of_any_config,
 )
 from normprobe.remote_code_bridges.moved_names import (
     MOVED,
@@ -110,6 +115,7 @@ from normprobe.remote_code_bridges.moved_names import (
     bridge_moved_name,
     import_moved,
     modeling,
+    no_init_weights,
     one_class_towers,
     require_others,
 )
@@ -158,6 +164,7 @@ def foreign_code(trusted: bool, bridges: list[str], *, at_once: bool = False) ->
             sys.modules[older] = importlib.import_module(newer)
     for tower in one_class_towers():
         bridge_tower_inside(tower)
+    bridge_told_states(importlib.import_module(modeling("Siglip")).SiglipVisionTransformer)
     bridge_tower_layer(importlib.import_module(modeling("CLIP")).CLIPEncoderLayer)
     for kind in CALLED:
         module = importlib.import_module(modeling(kind))
@@ -172,6 +179,7 @@ def foreign_code(trusted: bool, bridges: list[str], *, at_once: bool = False) ->
     bridge_causal_mask(PreTrainedModel)
     bridge_resizing(PreTrainedModel)
     bridge_answers(GenerationMixin)
+    bridge_kinds_of_tokens(GenerationMixin)
     bridge_capturing()
     bridge_asked_flash_attention(PreTrainedModel)
     bridge_flash_attention(ALL_ATTENTION_FUNCTIONS)
@@ -202,6 +210,10 @@ def foreign_code(trusted: bool, bridges: list[str], *, at_once: bool = False) ->
             patch.object(auto_factory._LazyAutoMapping, "register", offer_for_own),
             unasked_for_folders(),
             patch.object(versions, "require_version", require_others),
+            patch.object(modeling_utils, "no_init_weights", no_init_weights, create=True),
+            patch.object(
+                auto_factory._BaseAutoModelClass, "register", classmethod(register_of_any_config)
+            ),
             patch.object(dynamic_module_utils, "check_imports", check),
             patch.object(builtins, "__import__", _bridging(importing) if at_once else importing),
             patch.object(PreTrainedModel, "from_pretrained", classmethod(load_as_asked)),
@@ -294,6 +306,7 @@ def _bridge_class(foreign: type) -> None:
                     bridge_processor_parts(foreign)
             elif issubclass(foreign, PretrainedConfig):
                 bridge_rope_scaling(foreign)
+                bridge_own_flat_config(foreign)
                 bridge_config_defaults(foreign)
                 bridge_composition(foreign)
             elif issubclass(foreign, GenerationConfig):

@@ -25,6 +25,9 @@ _TEXT_ALONE = {
     "Qwen2_5_VLModel": "Qwen2_5_VisionTransformerPretrainedModel",
 }
 
+#: Where a model keeps what was set on it and put into the model inside, by name.
+_INSIDE = "_normprobe_inside"
+
 
 def bridge_parts(model_class: Any) -> None:
     """Parts are read and set where they lay, in a class that derives from one of transformers."""
@@ -55,8 +58,12 @@ def bridge_parts(model_class: Any) -> None:
         if isinstance(inside, inner) and name in _held(inside):
             note_bridge(f"parts of {inner.__name__}")
             _put(self, inside, name, value)
-        else:
-            put(self, name, value)
+            vars(self).setdefault(_INSIDE, {})[name] = value
+            return
+        put(self, name, value)
+        if name == "model" and not isinstance(value, inner):  # of its own class (WALL-OSS)
+            for each, part in vars(self).pop(_INSIDE, {}).items():
+                put(self, each, part)
 
     @wraps(finish)
     def gather_and_finish(self: Any) -> None:
@@ -84,9 +91,14 @@ def bridge_text_alone(module: ModuleType) -> None:
         if not (isinstance(whole, type) and isinstance(tower, type) and _is_native(whole)):
             continue
         written = source_of(module)
-        if not all(
-            re.search(rf"\b{each}(\._from_config)?\(", written) for each in (name, tower_name)
-        ):
+        derived = [
+            each
+            for each in vars(module).values()
+            if isinstance(each, type) and each.__bases__ == (whole,)
+            if re.search(rf"self\.model = {each.__name__}\(", written)
+        ]
+        makes_tower = re.search(rf"\b{tower_name}(\._from_config)?\(", written)
+        if not (makes_tower and (derived or re.search(rf"\b{name}(\._from_config)?\(", written))):
             continue
         text: Any = getattr(sys.modules[whole.__module__], name.replace("Model", "TextModel"))
 
@@ -102,6 +114,8 @@ def bridge_text_alone(module: ModuleType) -> None:
         for made, as_written in ((Text, name), (Tower, tower_name)):
             made.__name__ = made.__qualname__ = as_written
             setattr(module, as_written, made)
+        for each in derived:  # made beside the tower, too (UniWorld-V1)
+            each.__bases__ = (Text,)
 
 
 def _bridge_parts_of_text(inner: Any) -> None:

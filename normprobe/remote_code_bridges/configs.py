@@ -15,7 +15,7 @@ from transformers import (
     configuration_utils,
 )
 
-from normprobe.remote_code_bridges.noted import note_bridge, noting, takes_keywords
+from normprobe.remote_code_bridges.noted import note_bridge, noting, source_of, takes_keywords
 from normprobe.versions import is_line_5
 
 _REGISTER = AutoConfig.register
@@ -138,6 +138,25 @@ def bridge_flat_config(config_class: Any) -> None:
 
     if is_line_5() and not hasattr(config_class, "__getattr__"):
         config_class.__getattr__ = of_text
+
+
+def bridge_own_flat_config(config_class: Any) -> None:
+    """A copy of such a config, for code that derives from the model of transformers (WALL-OSS)."""
+    written = source_of(config_class)
+    if config_class.__bases__ != (PretrainedConfig,) or "text_config" in written:
+        return
+    if "vision_config" not in written or "num_hidden_layers" not in written:
+        return
+
+    def itself(self: Any) -> Any:
+        note_bridge("config.text_config")
+        return self
+
+    config_class.text_config = property(itself)
+    if "layer_types" not in written:
+        config_class.layer_types = property(
+            lambda self: ["full_attention"] * self.num_hidden_layers
+        )
 
 
 def bridge_rope_scaling(config_class: type) -> None:

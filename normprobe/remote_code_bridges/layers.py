@@ -123,7 +123,10 @@ class AxisAngles(nn.Module):
 
 
 def bridge_place_keyword(model_class: Any) -> None:
-    """Transformers 4 tells a decoder where its rows are; copies of older code take it not."""
+    """Transformers 4 tells a decoder where its rows are; copies of older code take it not.
+
+    Nor what processors of transformers 5 say of each token.
+    """
     forward = vars(model_class).get("forward")
     natives = [
         each for each in model_class.__mro__[1:] if each.__module__.startswith("transformers.")
@@ -133,15 +136,21 @@ def bridge_place_keyword(model_class: Any) -> None:
         for each in natives
         if "forward" in vars(each)
     )
-    if forward is None or not told or takes_keywords(forward):
+    if forward is None or takes_keywords(forward):
         return
-    if "cache_position" in signature(forward).parameters:
+    taken = signature(forward).parameters
+    unknown = {"cache_position"} if told else set[str]()
+    if is_line_5() and "input_ids" in taken:
+        unknown.add("mm_token_type_ids")
+    unknown -= taken.keys()
+    if not unknown:
         return
 
     @wraps(forward)
     def run_without(self: Any, *arguments: Any, **named: Any) -> Any:
-        if named.pop("cache_position", None) is not None:
-            note_bridge("cache_position")
+        for name in unknown:
+            if named.pop(name, None) is not None:
+                note_bridge(name)
         return forward(self, *arguments, **named)
 
     model_class.forward = run_without
@@ -167,6 +176,38 @@ def bridge_capturing() -> None:
         capturing.install_all_output_capturing_hooks = watch_once
 
 
+def bridge_told_states(tower_class: Any) -> None:
+    """A tower inside a model tells its hidden states; in 4.57 the model around it does.
+
+    Code that makes the tower alone asks it for them (CheXagent-2).
+    """
+    if is_line_5():
+        return
+    forward = tower_class.forward
+
+    @in_place_of(tower_class, "forward")
+    def tell(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not named.get("output_hidden_states"):
+            return forward(self, *arguments, **named)
+        states: list[Any] = []
+        layers = self.encoder.layers
+        handles = [layer.register_forward_pre_hook(_keeping(states)) for layer in layers]
+        try:
+            left = forward(self, *arguments, **named)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if left.hidden_states is None and len(states) == len(layers):
+            note_bridge(f"hidden states of {type(self).__name__}")
+            behind = left.last_hidden_state  # normed, as that of a model around it is
+            left.hidden_states = (*states, behind)
+        return left
+
+
+def _keeping(states: list[Any]) -> Any:
+    return lambda _, arguments: states.append(arguments[0])
+
+
 def bridge_cache(cache_class: Any) -> None:
     """Code makes a cache of tuples, asks how long it is, and returns tuples again."""
 
@@ -180,6 +221,8 @@ def bridge_cache(cache_class: Any) -> None:
         "from_legacy_cache": classmethod(from_tuples),
         "get_usable_length": lambda self, _new, layer_idx=0: self.get_seq_length(layer_idx),
         "to_legacy_cache": lambda self: self,
+        "seen_tokens": property(lambda self: self.get_seq_length()),
+        "get_max_length": lambda _self: None,
     }
     for name, method in older.items():
         if not hasattr(cache_class, name):

@@ -24,6 +24,7 @@ _TO = nn.Module.to
 _CPU = torch.Tensor.cpu
 _LOAD: Any = vars(PreTrainedModel)["from_pretrained"].__func__
 _DATA: Any = vars(torch._C.TensorBase)["data"]
+_REGISTER = auto_factory._BaseAutoModelClass.register.__func__
 _OFFER = auto_factory._LazyAutoMapping.register
 
 #: What every model had; no head is masked here.
@@ -79,6 +80,14 @@ def offer_for_own(offered: Any, config: Any, model: Any, exist_ok: bool = False)
     _OFFER(offered, config, model, exist_ok=exist_ok or own)
 
 
+def register_of_any_config(cls: Any, config_class: Any, model: Any, exist_ok: bool = False) -> None:
+    """A class need not say which config it takes (Apollo)."""
+    if getattr(model, "config_class", model) is None:
+        note_bridge(f"config_class of {model.__name__}")
+        model.config_class = config_class
+    _REGISTER(cls, config_class, model, exist_ok=exist_ok)
+
+
 def bridge_resizing(base: Any) -> None:
     """Rows that code adds to a table while it is made have no mean without memory (ET Chat)."""
     resize = base.resize_token_embeddings
@@ -99,6 +108,21 @@ def bridge_answers(base: Any) -> None:
         if named.get("return_dict", ...) is None:
             del named["return_dict"]
         return answer(self, *arguments, **named)
+
+
+def bridge_kinds_of_tokens(base: Any) -> None:
+    """Processors of transformers 5 tell of each token what it is, and older code takes no such."""
+    check, kinds = base._validate_model_kwargs, "mm_token_type_ids"
+
+    @in_place_of(base, "_validate_model_kwargs")
+    def check_without(self: Any, model_kwargs: dict[str, Any]) -> None:
+        try:
+            check(self, model_kwargs)
+        except ValueError:
+            if model_kwargs.pop(kinds, None) is None:
+                raise
+            note_bridge(kinds)
+            check(self, model_kwargs)
 
 
 def bridge_first_weights(model_class: Any) -> None:

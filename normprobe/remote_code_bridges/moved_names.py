@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import dynamic_module_utils
+from transformers import dynamic_module_utils, modeling_utils
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import versions
 
@@ -77,7 +77,8 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers", "is_torch_tpu_available", lambda: bool),
     ("transformers.utils", "is_safetensors_available", lambda: _yes),
     ("transformers.utils.import_utils", "is_safetensors_available", lambda: _yes),
-    ("transformers.modeling_utils", "no_init_weights", lambda: _no_init_weights),
+    ("transformers.modeling_utils", "no_init_weights", lambda: no_init_weights),
+    ("transformers.modeling_utils", "restore_default_torch_dtype", lambda: _as_it_is),
     # What prunes heads went; copies of BERT import it, and no forward calls it.
     ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
     ("transformers.pytorch_utils", "find_pruneable_heads_and_indices", lambda: None),
@@ -184,7 +185,8 @@ def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any
 def import_moved(importing: Any) -> Any:
     """An ``__import__`` that finds a name of transformers where it is now, under its own name.
 
-    A model's own modules are asked for what its other modules had, and else what all share.
+    A model's own modules are asked for what its other modules had, else what all share, and last
+    other models.
     """
 
     @wraps(importing)
@@ -211,8 +213,11 @@ def _find_moved(module_name: str, wanted: str) -> None:
     folder = Path(transformers.__file__).parent
     beside = "/".join(module_name.split(".")[1:-1])
     own = [f"{beside}/*.py"] if ".models." in module_name else []
+    others = ["models/*/modeling_*.py"] if own else []  # it was imported there itself (WALL-OSS)
     defines = re.compile(_DEFINES.format(name=re.escape(wanted)), re.MULTILINE)
-    for file in (each for place in [*own, *_SHARED] for each in sorted(folder.glob(place))):
+    for file in (
+        each for place in [*own, *_SHARED, *others] for each in sorted(folder.glob(place))
+    ):
         if file.name.startswith(("__", "dummy_")):
             continue
         if not defines.search(file.read_text(encoding="utf-8", errors="ignore")):
@@ -244,14 +249,23 @@ def all_that_are_imported(check: Any) -> Any:
     return check_all
 
 
-def _no_init_weights(_enable: bool = True) -> AbstractContextManager[None]:
+#: As it stands in 4.57.
+_WITHOUT = getattr(modeling_utils, "no_init_weights", None)
+
+
+def no_init_weights(_enable: bool = True) -> AbstractContextManager[None]:
     """It could be switched off, and stood elsewhere."""
-    made: Any = importlib.import_module("transformers.initialization").no_init_weights
+    made: Any = _WITHOUT or importlib.import_module("transformers.initialization").no_init_weights
     return made() if _enable else nullcontext()
 
 
 class _CommonKwargs(typing.TypedDict):
     """Of texts and pictures alike, for the annotations of a processor (jina-vlm)."""
+
+
+def _as_it_is(function: Any) -> Any:
+    """A dtype that nothing sets while a model is made need not be put back (UniWorld-V1)."""
+    return function
 
 
 def _yes() -> bool:

@@ -61,7 +61,6 @@ from normprobe.model.model_kind import is_own_code, reads_sounds
 from normprobe.model.own_forward import captured, run_by
 from normprobe.model.tracing.trace import UnreadWeights, find_or_trace
 from normprobe.options import AUTO, BALANCED, TENSOR_PARALLEL, Loading
-from normprobe.remote_code_bridges.attention import uncalled_masks
 from normprobe.runs.facts import checkpoint_facts, model_facts
 from normprobe.schema import BARE_VISION_ENCODER, LANGUAGE_MODEL
 from normprobe.specimen import SPECIMEN_DIR
@@ -515,11 +514,6 @@ class CheckpointSource(ModelSource):
             doubts.append(diffusion_doubt(model))
         if not is_native(model):
             doubts.append(attention_doubt(model))
-        if not is_native(model) and (masks := uncalled_masks(model)):
-            doubts.append(
-                f"its code overrides {', '.join(masks)}, which this transformers never calls: "
-                "layers are masked as any decoder's, which may be otherwise"
-            )
         if not runs:
             doubts.append(self._rounding_doubt(self._narrow(model), model))
         self.doubt = "; ".join(filter(None, doubts))

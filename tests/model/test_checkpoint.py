@@ -554,6 +554,29 @@ def test_an_attention_that_leaves_out_what_another_computes_with_is_a_doubt() ->
     assert attention_doubt(tiny_model("llava")) == ""
 
 
+class _Gated(_Eager):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 4)
+
+
+class _Plain(_Eager):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2
+
+
+_ATTENTION = {"eager": _Plain, "flash_attention_2": _Gated}
+
+
+def test_an_attention_with_weights_that_the_one_which_runs_lacks_is_a_doubt() -> None:
+    """VideoNSA's of flash_attention_2 is sparse, with gates that were trained."""
+    told = attention_doubt(nn.Sequential(_Plain()))
+    assert told.startswith("_Plain runs, and 'flash_attention_2' of its code is _Gated, which has")
+    assert "has gate besides" in told
+    assert attention_doubt(nn.Sequential(_Gated())) == ""
+
+
 def test_an_answer_by_diffusion_reads_its_prompt_otherwise() -> None:
     """MinerU-Diffusion reads it by blocks, Dream-VL beside masked places."""
 

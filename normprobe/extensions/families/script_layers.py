@@ -160,17 +160,24 @@ _SHOWN = "code runs decoder layers in pieces, or what is inside of them alone"
 
 
 @contextmanager
-def passing_once(owner: nn.Module) -> Iterator[None]:
-    """End the block where the module that holds the layers begins again, to answer."""
-    calls = 0
+def passing_once(owner: nn.Module, first: nn.Module) -> Iterator[None]:
+    """End the block where an answer begins.
 
-    def count(*_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
+    Either the module that holds the layers begins again, or the first layer does, with one row:
+    code may loop over layers by itself (UFO).
+    """
+    begun = Counter[nn.Module]()
+
+    def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        begun[module] += 1
+        state = _state_in((kwargs.get("hidden_states"), args, kwargs))
+        one = state is not None and state.shape[-2] == 1
+        if begun[module] > 1 and (module is owner or one):
             raise Enough
 
-    with attached(owner.register_forward_pre_hook(count)), suppress(Enough):
+    how: dict[str, Any] = {"prepend": True, "with_kwargs": True}  # before all who look on
+    handles = [module.register_forward_pre_hook(count, **how) for module in {owner, first}]
+    with attached(*handles), suppress(Enough):
         yield
 
 

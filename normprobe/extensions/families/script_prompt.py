@@ -31,7 +31,7 @@ from normprobe.extensions.families.script_run import (
     is_picture,
     on_this_machine,
 )
-from normprobe.failures import is_native
+from normprobe.failures import is_native, place_of
 from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.find.structure import find_parts
@@ -95,20 +95,22 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
             prompt = _prompt_by(way, caught, layer, owner, how)
             same = _brings_the_same(prompt, caught, layer, how)
         except Exception as error:  # code of any kind: another way may do
-            failed = failed or f"{type(error).__name__}: {first_line(error)}"
+            if not failed:
+                failed = f"{type(error).__name__}: {first_line(error)}{place_of(error)}"
+                failed = f"{way.call.code.co_name} cannot be called again: {failed}"
             continue
         found.append((_shows(prompt.batch), same, prompt))
         if all(found[-1][:2]):
             break
     if not found:
         raise NormprobeError(
-            f"what makes {type(layer).__name__} run cannot be called again"
-            + f": {failed}" * bool(failed),
+            f"what makes {type(layer).__name__} run cannot be told: "
+            f"{failed or 'no function with the model was called'}",
             "measure the model in Python: Probe(model, forward=...)",
         )
     shown, same, prompt = max(found, key=lambda each: each[:2])
     if caught.opened and not shown:
-        return replace(prompt, doubt=UNSEEN)
+        return replace(prompt, doubt=UNSEEN + f"; {failed}" * bool(failed))
     return prompt if same else replace(prompt, doubt=_CHANGES)
 
 
@@ -176,7 +178,7 @@ def _prompt_by(
                 stack.enter_context(taking)
             if how is not None:
                 return run_as_called(how, run)
-            stack.enter_context(passing_once(owner))
+            stack.enter_context(passing_once(owner, layer))
             return run()
 
     batch = {_IDS if name == ids else name: value for name, value in inputs.items()}
@@ -184,16 +186,17 @@ def _prompt_by(
     width = shape[-1] if shape else None
     found = _found_inside(model, lambda: forward(model, **batch), layer, width)
     made = any(each.shape == shape for each in tensors([*inputs.values()]))  # of pixels, before
-    if not (_shows(batch) or made) and _PIXELS in found:
-        inside[_PIXELS] = found[_PIXELS]
-        batch[_PIXELS] = found[_PIXELS].tensors
+    taken = None if _shows(batch) or made else found.get(_PIXELS)
     read = sum(each.numel() for each in found[_IDS].tensors) if _IDS in found else 0
     if read and (not ids or read > batch[_IDS].numel()):  # the method writes more (OpenVLA-OFT)
         if ids:
             others[ids] = batch[_IDS]
         inside[_IDS] = found[_IDS]
-        rows = [each.reshape(-1, each.shape[-1]) for each in found[_IDS].tensors]
+        rows = [each.reshape(-1, _width_of(each)) for each in found[_IDS].tensors]
         batch[_IDS] = torch.cat(rows, -1)
+    if taken is not None:
+        pixels = _name_of_pixels(model, batch.get(_IDS))
+        inside[pixels], batch[pixels] = taken, taken.tensors
     plain = None
     if (
         is_native(model)
@@ -203,6 +206,18 @@ def _prompt_by(
         kept = {name: value for name, value in others.items() if not is_of_an_answer(name)}
         plain = {name: value for name, value in kept.items() if value is not model} | inputs
     return ScriptPrompt(model, forward, batch, plain)
+
+
+def _name_of_pixels(model: nn.Module, ids: Tensor | None) -> str:
+    """By the placeholders in a prompt: of a video, else of pictures."""
+    with suppress(NormprobeError):
+        parts = find_parts(model)
+        video, image = (
+            ids is not None and bool(torch.isin(ids, torch.tensor(known, device=ids.device)).any())
+            for known in (parts.video_token_ids, parts.image_token_ids)
+        )
+        return f"{_PIXELS}_videos" if video and not image else _PIXELS
+    return _PIXELS
 
 
 def _model_around(call: CallOfModel, layer: nn.Module) -> nn.Module | None:
@@ -344,7 +359,7 @@ class _TakenInside:
     def taking(self, others: Any) -> Iterator[None]:
         """Let the module take other tensors inside the block: as many, or those in a row."""
         if isinstance(others, Tensor):
-            others = torch.split(others, [each.shape[-1] for each in self.tensors], -1)
+            others = torch.split(others, [_width_of(each) for each in self.tensors], -1)
         left = iter(others)
 
         def change(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -354,6 +369,10 @@ class _TakenInside:
 
         with attached(self.module.register_forward_pre_hook(change, with_kwargs=True)):
             yield
+
+
+def _width_of(tensor: Tensor) -> int:
+    return tensor.shape[-1] if tensor.dim() else 1  # one id by itself (RetinaVLM)
 
 
 def _with_other(

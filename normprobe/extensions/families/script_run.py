@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from itertools import starmap, takewhile
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -33,10 +34,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import install, missing_packages, other_package
+from normprobe.failures import install, missing_packages, other_package, other_version, place_of
 from normprobe.inputs.on_device import has_colours
 from normprobe.model.find.structure import find_parts
 from normprobe.model.tracing.recording import tensors
@@ -112,6 +113,7 @@ class _Reached(SystemExit):  # scripts pass over any Exception; a thread ends by
     """Ends a script: its model begins to answer, for the last time that is wanted."""
 
 
+_BEGIN: Any = getattr(torch.distributed, "init_process_group", None)
 _AUTOCAST = torch.autocast.__init__
 
 
@@ -149,8 +151,18 @@ def _on_the_processor() -> Iterator[None]:
         _OnThisMachine(),
         patch.object(torch.autocast, "__init__", _narrow_on_the_cpu),
         patch.object(PreTrainedModel, "from_pretrained", classmethod(load_here)),
+        patch.object(torch.cuda, "set_device", lambda _: None),
+        patch.object(torch.cuda, "synchronize", lambda *_: None),
+        patch.object(torch.distributed, "init_process_group", _begin_alone, create=True),
     ):
         yield
+
+
+def _begin_alone(*_: Any, **__: Any) -> None:
+    """Of the processes that a launcher would start, one: what it asks of others comes back."""
+    if not torch.distributed.is_initialized():
+        alone: Any = torch.distributed
+        _BEGIN("gloo", store=alone.HashStore(), rank=0, world_size=1)
 
 
 def _placed_here(device_map: Any) -> Any:
@@ -276,8 +288,9 @@ def _with_caches_kept(call: CallOfModel) -> CallOfModel:
 
 def _shows_pixels(name: str, value: Any) -> bool:
     """Whether an argument holds pixels: by its name or shape, ``[..., 3, height, width]``."""
+    named = "pixel" in name or name in ("image", "images")  # one channel, of a scan (RetinaVLM)
     return any(isinstance(each, Image.Image) for each in (value, *_listed(value))) or any(
-        is_picture(tensor) or ("pixel" in name and _is_state(tensor)) for tensor in tensors(value)
+        is_picture(tensor) or (named and _is_state(tensor)) for tensor in tensors(value)
     )
 
 
@@ -454,15 +467,26 @@ def _watched(watch: _Watch) -> Iterator[None]:
             threading.setprofile(before)
 
 
+def _written_for(error: BaseException) -> str | None:
+    """The version of transformers in a config that code held when it failed."""
+    for frame, _ in walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, PretrainedConfig) and value.transformers_version:
+                return str(value.transformers_version)
+    return None
+
+
 def _failed(path: Path, error: BaseException, bridged: bool) -> NormprobeError:
     by_itself = f"run it by itself first: python {path}"
     way = other_package(error) or by_itself
     if packages := missing_packages(error):
         way = install(packages)
+    elif bridged and way is by_itself:
+        way = f"{by_itself}; {other_version(_written_for(error))}"
     elif not bridged:
         way += "; --trust-remote-code bridges what transformers changed for older code"
     said = first_line(error, most=2000)
     if len(said) > 2 * _SAID:  # it may begin with a model, spelled out (Chimera)
         said = f"{said[:_SAID]} ... {said[-_SAID:]}"
-    what = f"{type(error).__name__}: {said}"
+    what = f"{type(error).__name__}: {said}{place_of(error)}"
     return NormprobeError(f"{path} fails before its model runs: {what}", way)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +15,17 @@ from torch import nn
 from normprobe.errors import NormprobeError
 from normprobe.extensions.families.script_prompt import UNSEEN, ScriptPrompt, prompt_of
 from normprobe.extensions.families.script_run import run_script
-from normprobe.failures import missing_packages
+from normprobe.failures import is_native, missing_packages
 from normprobe.inputs.inputs_file import InputsFile, stand_in
+from normprobe.model.class_doubts import attention_doubt
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.options import Loading, flag
 from normprobe.remote_code_bridges import foreign_code
 from normprobe.runs.facts import model_facts
 from normprobe.runs.model_source import MemorySource
+
+log = logging.getLogger(__name__)
 
 #: A package of kernels that stands in for itself, in plain PyTorch, where code is bridged.
 _KERNELS = "flash_attn"
@@ -107,8 +111,16 @@ class ScriptSource(MemorySource):
         super().__init__(first.model, tokenizer, self.loading, **told)
         said = {each.doubt: None for each in same}  # of any prompt
         if "image_token_ids" in self._named:
-            said.pop(UNSEEN, None)
+            said = {each: None for each in said if not each.startswith(UNSEEN)}
+        if not is_native(first.model):
+            said[attention_doubt(first.model)] = None
         self.bridges, self.doubt = bridges, "; ".join(filter(None, said))
+        if bridges:
+            log.warning(
+                "note: the code of %s is older than this transformers; bridged: %s",
+                self._path,
+                ", ".join(dict.fromkeys(bridges)),
+            )
 
     def measured(self, needs: Sequence[Needs], *_: Any, **how: Any) -> MeasuredModel:
         """The model where the script put it, its parts found by what it is asked."""
