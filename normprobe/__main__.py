@@ -11,9 +11,37 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    from normprobe.cli.app import main as command_line
+    try:
+        from normprobe.cli.app import main as command_line
 
-    command_line()
+        command_line()
+    except ImportError:
+        if said := _other_transformers():
+            sys.exit(said)
+        raise
+
+
+def _other_transformers() -> str:
+    """What to say where a transformers is installed that this package does not run with; or ""."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import Requirement
+
+    try:
+        found = version("transformers")
+        wanted = next(
+            each
+            for each in map(Requirement, requires("normprobe") or ())
+            if each.name == "transformers"
+        )
+    except (PackageNotFoundError, StopIteration):
+        return ""
+    if wanted.specifier.contains(found, prereleases=True):
+        return ""
+    return (
+        f"error: transformers {found} is installed; expected 4.57, or 5.16 and newer\n"
+        "       pip install transformers==4.57.6, or take that one off the path"
+    )
 
 
 def _forget_working_folder() -> None:

@@ -102,6 +102,7 @@ from normprobe.remote_code_bridges.model_classes import (
     bridge_post_init,
     bridge_resizing,
     bridge_tie_weights,
+    bridge_trust_keyword,
     cast_or_move,
     cpu_or_no_memory,
     load_as_asked,
@@ -285,6 +286,7 @@ def _bridge_class(foreign: type) -> None:
                 bridge_no_head(foreign)
                 bridge_generation(foreign)
                 bridge_first_weights(foreign)
+                bridge_trust_keyword(foreign)
             if issubclass(foreign, PreTrainedModel) and not is_line_5():
                 bridge_class_attributes(foreign)
                 bridge_kept_modules(foreign)

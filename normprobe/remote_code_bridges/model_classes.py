@@ -16,7 +16,13 @@ from transformers import (
 )
 
 from normprobe.remote_code_bridges.configs import bridge_rotary_modules
-from normprobe.remote_code_bridges.noted import BRIDGED, in_place_of, note_bridge, takes_keywords
+from normprobe.remote_code_bridges.noted import (
+    BRIDGED,
+    in_place_of,
+    note_bridge,
+    source_of,
+    takes_keywords,
+)
 
 auto_factory = importlib.import_module("transformers.models.auto.auto_factory")
 
@@ -108,6 +114,24 @@ def bridge_answers(base: Any) -> None:
         if named.get("return_dict", ...) is None:
             del named["return_dict"]
         return answer(self, *arguments, **named)
+
+
+def bridge_trust_keyword(model_class: Any) -> None:
+    """A class that loads its parts says itself that their code is trusted (Apollo).
+
+    By now what loads it says so, too: that would be twice.
+    """
+    load = vars(model_class).get("from_pretrained")
+    if not isinstance(load, classmethod) or "trust_remote_code=" not in source_of(model_class):
+        return
+
+    @wraps(load.__func__)
+    def load_trusted(cls: Any, *arguments: Any, **named: Any) -> Any:
+        if named.pop("trust_remote_code", None):
+            note_bridge("trust_remote_code")
+        return load.__func__(cls, *arguments, **named)
+
+    model_class.from_pretrained = classmethod(load_trusted)
 
 
 def bridge_kinds_of_tokens(base: Any) -> None:

@@ -10,18 +10,25 @@ import torch
 from torch import nn
 from transformers import (
     AutoImageProcessor,
+    AutoModel,
     BertConfig,
     BertModel,
     ImageProcessingMixin,
     PretrainedConfig,
     PreTrainedModel,
+    SiglipVisionConfig,
+    SiglipVisionModel,
 )
 
 from normprobe.remote_code_bridges import foreign_code
+from normprobe.remote_code_bridges.configs import bridge_own_flat_config
+from normprobe.remote_code_bridges.layers import bridge_place_keyword
 from normprobe.remote_code_bridges.model_classes import (
     bridge_answers,
     bridge_class_attributes,
     bridge_first_weights,
+    bridge_kinds_of_tokens,
+    bridge_trust_keyword,
 )
 from normprobe.versions import is_line_5
 
@@ -140,3 +147,94 @@ def test_a_pattern_of_names_that_are_left_out_is_one_and_not_letters() -> None:
 
     bridge_class_attributes(Ignores)
     assert Ignores._keys_to_ignore_on_load_missing == [r"image_tokenizer\.*"]
+
+
+def test_what_processors_say_of_tokens_is_kept_from_code_that_takes_it_not() -> None:
+    class Answers:
+        def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+            if unknown := set(model_kwargs) - {"input_ids"}:
+                raise ValueError(f"not used by the model: {unknown}")
+
+    bridge_kinds_of_tokens(Answers)
+    given = {"input_ids": 1, "mm_token_type_ids": 2}
+    Answers()._validate_model_kwargs(given)
+    assert given == {"input_ids": 1}
+    with pytest.raises(ValueError, match="other"):
+        Answers()._validate_model_kwargs({"other": 1})
+
+
+@pytest.mark.skipif(not is_line_5(), reason="processors of transformers 4 do not say it")
+def test_a_forward_gets_nothing_that_processors_say_of_tokens() -> None:
+    class Reads(PreTrainedModel):
+        def forward(self, input_ids: Any) -> Any:
+            return input_ids
+
+    bridge_place_keyword(Reads)
+    assert Reads(PretrainedConfig())(input_ids=3, mm_token_type_ids=4) == 3
+    with pytest.raises(TypeError, match="other"):
+        Reads(PretrainedConfig())(input_ids=3, other=4)
+
+
+def test_a_class_that_trusts_its_parts_is_not_told_to() -> None:
+    class Loads(PreTrainedModel):
+        @classmethod
+        def from_pretrained(cls, path: str, **named: Any) -> Any:
+            return dict(trust_remote_code=True, **named)
+
+    bridge_trust_keyword(Loads)
+    assert Loads.from_pretrained("a", trust_remote_code=True, b=1)["b"] == 1
+
+
+def test_a_flat_config_is_that_of_its_language_model() -> None:
+    class FlatConfig(PretrainedConfig):
+        def __init__(self, vision_config: Any = None, num_hidden_layers: int = 2) -> None:
+            super().__init__()
+            self.vision_config, self.num_hidden_layers = vision_config, num_hidden_layers
+
+    bridge_own_flat_config(FlatConfig)
+    made = FlatConfig()
+    assert made.text_config is made
+    assert made.layer_types == ["full_attention"] * 2
+
+
+@pytest.mark.skipif(is_line_5(), reason="one class by now, that tells its states")
+def test_a_tower_by_itself_tells_its_hidden_states() -> None:
+    torch.manual_seed(0)
+    config = SiglipVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=3, num_attention_heads=2
+    )
+    model = SiglipVisionModel(config).eval()
+    pixels = torch.randn(1, 3, 224, 224)
+    with foreign_code(True, []), torch.no_grad():
+        whole = model(pixels, output_hidden_states=True)
+        alone = model.vision_model(pixels, output_hidden_states=True)
+    assert len(alone.hidden_states) == len(whole.hidden_states) == 4
+    for ours, theirs in zip(alone.hidden_states[:-1], whole.hidden_states[:-1], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_names_that_went_are_found() -> None:
+    with foreign_code(True, []):
+        scope: dict[str, Any] = {}
+        exec(
+            "from transformers.modeling_utils import no_init_weights, restore_default_torch_dtype\n"
+            "from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2RMSNorm",
+            scope,
+        )
+        with scope["no_init_weights"](_enable=False):
+            assert bool(nn.Linear(4, 4).weight.ne(0).any())
+        assert scope["restore_default_torch_dtype"](len) is len
+        assert scope["Qwen2RMSNorm"].__name__.endswith("RMSNorm")
+
+
+def test_a_class_that_names_no_config_is_registered() -> None:
+    class NamesNoneConfig(PretrainedConfig):
+        model_type = "names_none_config"
+
+    class NamesNone(PreTrainedModel):
+        config_class = None
+
+    NamesNone.config_class = None
+    with foreign_code(True, []):
+        AutoModel.register(NamesNoneConfig, NamesNone)
+    assert NamesNone.config_class is NamesNoneConfig

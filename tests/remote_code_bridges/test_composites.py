@@ -69,6 +69,8 @@ def states_of(model: Any, layers: Any, inputs: dict[str, torch.Tensor]) -> list[
         ("qwen2_vl", "AroundSomebodysQwen"),
         ("qwen2_vl", "LooksIntoSomebodysQwen"),
         ("qwen2_vl", "BesideSomebodysQwen"),
+        ("qwen2_vl", "DerivedBesideSomebodysQwen"),
+        ("qwen2_vl", "OwnTextOfSomebodysQwen"),
     ],
 )
 def test_derived_models_compute_as_the_one_they_derive_from(
@@ -84,7 +86,8 @@ def test_derived_models_compute_as_the_one_they_derive_from(
         remote_code_bridges._bridge_class(kind)
         as_they_are = (
             {}
-            if is_line_5() or not name.startswith(("OwnPartsAnd", "OwnPartsOfSomebodysQ"))
+            if is_line_5()
+            or not name.startswith(("OwnPartsAnd", "OwnPartsOfSomebodysQ", "OwnText"))
             else {"key_mapping": {}}
         )
         loaded, report = kind.from_pretrained(
@@ -98,7 +101,9 @@ def test_derived_models_compute_as_the_one_they_derive_from(
         inputs = tiny_inputs(native, batch)
         layers = [m for m in loaded.modules() if type(m).__name__.endswith("DecoderLayer")]
         found = states_of(loaded.eval(), layers, inputs)
-    if name == "BesideSomebodysQwen":  # a language model alone knows of no grid
+    if name.endswith("BesideSomebodysQwen") or name.startswith(
+        "OwnText"
+    ):  # a language model alone knows of no grid
         inputs["position_ids"] = torch.arange(inputs["input_ids"].shape[1]).expand(3, batch, -1)
     expected = states_of(native, native.model.language_model.layers, inputs)
     assert len(found) == len(expected)

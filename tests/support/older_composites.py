@@ -143,3 +143,37 @@ class BesideSomebodysQwen(PreTrainedModel):
         embedded[input_ids == self.config.image_token_id] = rows
         left = self.model(inputs_embeds=embedded, attention_mask=named.get("attention_mask"))
         return (left.last_hidden_state,)
+
+
+class LanguageOfSomebodysQwen(Qwen2VLModel):
+    """The language model alone, as it was."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+
+
+class DerivedBesideSomebodysQwen(BesideSomebodysQwen):
+    """It makes a class of its own beside the tower (UniWorld-V1)."""
+
+    def __init__(self, config: Any) -> None:
+        super(BesideSomebodysQwen, self).__init__(config)
+        self.visual = Qwen2VisionTransformerPretrainedModel._from_config(config.vision_config)
+        self.model = LanguageOfSomebodysQwen(config)
+        self.post_init()
+
+
+class OwnTextOfSomebodysQwen(Qwen2VLForConditionalGeneration):
+    """It sets a tower, then a language model of its own in place of the model inside (WALL-OSS)."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.visual = Qwen2VisionTransformerPretrainedModel._from_config(config.vision_config)
+        self.model = qwen2_vl.Qwen2VLTextModel(config.text_config)
+        self.post_init()
+
+    def forward(self, input_ids: Any, pixel_values: Any, image_grid_thw: Any, **named: Any) -> Any:
+        embedded = self.model.embed_tokens(input_ids)
+        rows = self.visual(pixel_values, grid_thw=image_grid_thw)
+        embedded[input_ids == self.config.image_token_id] = getattr(rows, "pooler_output", rows)
+        left = self.model(inputs_embeds=embedded, attention_mask=named.get("attention_mask"))
+        return (left.last_hidden_state,)

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from support.commands import invoke
+from support.tiny_models import tiny_model
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from normprobe import NormprobeError, Probe, load_run
 from normprobe.errors import FixedStates
+from normprobe.extensions.families.script_prompt import _name_of_pixels
 from normprobe.specimen import SPECIMEN_DIR
 
 #: A model of modules as one writes them, in the file that asks it; ``ANSWER`` is how it is asked.
@@ -96,6 +98,21 @@ class Reader(nn.Module):
         return self.llm.lm_head(llm.norm(rows))
 
     @torch.no_grad()
+    def loop(self, ids, pixels):
+        # Layers are called by no module that holds them, for the prompt and for the answer.
+        llm, read = self.llm.model, DynamicCache()
+        closes = llm.embed_tokens(torch.tensor(9))  # one id by itself
+        rows = self.rows_of(ids, pixels)
+        rows = torch.cat([rows, closes.expand(1, 1, -1)], 1)
+        for _ in range(3):
+            before = read.get_seq_length()
+            places = torch.arange(before, before + rows.shape[1])[None]
+            how = dict(position_embeddings=llm.rotary_emb(rows, places), position_ids=places)
+            for layer in llm.layers:
+                rows = layer(rows, past_key_values=read, attention_mask=None, **how)
+            rows = llm.embed_tokens(self.llm.lm_head(llm.norm(rows))[:, -1:].argmax(-1))
+
+    @torch.no_grad()
     def packed(self, ids, pixels):
         rows, llm = self.rows_of(ids, pixels), self.llm.model
         places, self.states = llm.rotary_emb(rows, torch.arange(rows.shape[1])[None]), []
@@ -153,6 +170,7 @@ _ASKED = {
     ),
     "of what holds it": "Talk(model).answer(picture, question)",
     "of a function": "ask(model, picture, question)",
+    "looped over": "model.loop(ids, pixels)",
     "of more words than it is given": "model.act(ids, pixels)",
     "in a thread": (
         "from threading import Thread\n"
@@ -295,6 +313,50 @@ def test_a_norm_behind_the_projector_reaches_layers_that_read_in_pieces(tmp_path
 
     norms = run.table.set_index(["quantity", "group", "layer"])["mean"]
     assert norms["norm", "visual", 0] == pytest.approx(5, rel=1e-4)  # the script's own factor
+
+
+def test_a_script_of_a_launcher_runs_as_one_process(tmp_path: Path) -> None:
+    begins = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group(backend='nccl')\n"
+        "torch.cuda.set_device(dist.get_rank())\n"
+        "dist.barrier()\n"
+    )
+    try:
+        run = Probe(_script(tmp_path, begins + _ASKED["forward"])).layers()
+    finally:
+        torch.distributed.destroy_process_group()
+
+    norms = run.table.set_index(["quantity", "group", "layer"])["tokens"]
+    assert norms["norm", "visual", 0] == 16
+
+
+def test_why_it_fails_is_said_with_the_place_and_the_version(tmp_path: Path) -> None:
+    fails = (
+        "def load(config):\n    raise ValueError('no rope')\n"
+        "config = LlamaConfig(transformers_version='4.44.0')\nload(config)"
+    )
+    typed = _script(tmp_path, fails)
+    with pytest.raises(NormprobeError) as told:
+        Probe(typed, trust_remote_code=True).layers()
+    assert "ValueError: no rope (ask it.py, line" in told.value.problem
+    assert "run it by itself first" in told.value.remedy
+    assert "4.57" in told.value.remedy or "NORMPROBE_DEBUG" in told.value.remedy
+
+
+def test_what_was_bridged_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    newer = _ASKED["of rows made before"].replace("max_new", "mm_token_type_ids=ids, max_new")
+    Probe(_script(tmp_path, newer), trust_remote_code=True).layers()
+    assert "older than this transformers; bridged: " in caplog.text
+    assert "mm_token_type_ids" in caplog.text
+
+
+def test_pixels_are_of_a_video_where_the_prompt_has_its_places() -> None:
+    model = tiny_model("qwen2_vl")
+    config = model.config
+    video, image = torch.tensor([[1, config.video_token_id]]), torch.tensor([[1]])
+    assert _name_of_pixels(model, video) == "pixel_values_videos"
+    assert _name_of_pixels(model, image) == _name_of_pixels(model, None) == "pixel_values"
 
 
 @pytest.mark.parametrize("asked", _OTHERWISE)
