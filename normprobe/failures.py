@@ -231,7 +231,7 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
             f"no class of {name} is registered, of which {auto_class} could make a model",
             register_in_setup(auto_class, config),
         )
-    what = f"{type(error).__name__}: {_without_file(first_line(error))}{place_of(error)}"
+    what = f"{type(error).__name__}: {_without_file(first_line(error))}{last_line_of(error)}"
     if other := other_package(error):
         return NormprobeError(f"the code of {name} fails: {what}", other)
     running = _running_version()
@@ -326,7 +326,7 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
         unset = re.search(r"attention\w*( implementation)? None\b", what, re.IGNORECASE)
         said = "say which attention runs: add --attn-implementation sdpa, or eager; else "
         return NormprobeError(
-            f"the code of {name} fails on these inputs: {what}{place_of(error)}",
+            f"the code of {name} fails on these inputs: {what}{last_line_of(error)}",
             f"{said if unset else ''}{_OTHERS}; if they fit: {version}",
         )
     check = f"hold them against what its forward takes, or {_OTHERS}; what it asks beside, as code "
@@ -336,12 +336,12 @@ def forward_failure(model: Any, error: Exception) -> NormprobeError | None:
     if is_native(model):
         check = "check that model and processor belong together"
     return NormprobeError(
-        f"{name} fails on these inputs: {what}{place_of(error)}",
+        f"{name} fails on these inputs: {what}{last_line_of(error)}",
         f"{check}, or try --batch-size 1; NORMPROBE_DEBUG=1 shows where{of_other_line(model)}",
     )
 
 
-def place_of(error: BaseException) -> str:
+def last_line_of(error: BaseException) -> str:
     """The last line of code that is neither a library's nor normprobe's, for a message; or ""."""
     for frame, number in reversed([*walk_tb(error.__traceback__)]):
         library = _room(frame).partition(".")[0]

@@ -31,7 +31,7 @@ from normprobe.extensions.families.script_run import (
     is_picture,
     on_this_machine,
 )
-from normprobe.failures import is_native, place_of
+from normprobe.failures import is_native, last_line_of
 from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.find.structure import find_parts
@@ -96,7 +96,7 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
             same = _brings_the_same(prompt, caught, layer, how)
         except Exception as error:  # code of any kind: another way may do
             if not failed:
-                failed = f"{type(error).__name__}: {first_line(error)}{place_of(error)}"
+                failed = f"{type(error).__name__}: {first_line(error)}{last_line_of(error)}"
                 failed = f"{way.call.code.co_name} cannot be called again: {failed}"
             continue
         found.append((_shows(prompt.batch), same, prompt))

@@ -37,7 +37,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.failures import install, missing_packages, other_package, other_version, place_of
+from normprobe.failures import install, last_line_of, missing_packages, other_package, other_version
 from normprobe.inputs.on_device import has_colours
 from normprobe.model.find.structure import find_parts
 from normprobe.model.tracing.recording import tensors
@@ -488,5 +488,5 @@ def _failed(path: Path, error: BaseException, bridged: bool) -> NormprobeError:
     said = first_line(error, most=2000)
     if len(said) > 2 * _SAID:  # it may begin with a model, spelled out (Chimera)
         said = f"{said[:_SAID]} ... {said[-_SAID:]}"
-    what = f"{type(error).__name__}: {said}{place_of(error)}"
+    what = f"{type(error).__name__}: {said}{last_line_of(error)}"
     return NormprobeError(f"{path} fails before its model runs: {what}", way)
