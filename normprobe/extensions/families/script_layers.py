@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -209,8 +209,14 @@ class _Reader:
         numbered = {each: n for n, layer in enumerate(self._layers) for each in layer.modules()}
         if self.after is not None:
             numbered |= dict.fromkeys(self.after.modules(), len(self._layers))
-        with _past_hooks(numbered, self._see), torch.no_grad(), suppress(Enough):
-            run()
+        with _past_hooks(numbered, self._see), torch.no_grad():
+            try:
+                run()
+            except Enough:
+                pass
+            except Exception:  # behind the layers it may be anything
+                if self._last < len(self._layers) - 1:
+                    raise
         return self._passes
 
     def beyond(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -270,14 +276,11 @@ class _Reader:
 @contextmanager
 def _past_hooks(numbered: Mapping[nn.Module, int], see: Callable[..., Any]) -> Iterator[None]:
     """Inside the block a call of such a module is one of ``see``, and none of its hooks."""
-    held = [(vars(module), vars(module).get("_compiled_call_impl")) for module in numbered]
-    try:
-        for module, number in numbered.items():
-            vars(module)["_compiled_call_impl"] = partial(see, number, module)
+    with ExitStack() as stack:
+        for module, number in numbered.items():  # what is compiled is called in place of all that
+            put = {"_compiled_call_impl": partial(see, number, module)}
+            stack.enter_context(patch.dict(vars(module), put))
         yield
-    finally:
-        for own, before in held:
-            own["_compiled_call_impl"] = before
 
 
 def _state_in(value: Any) -> Tensor | None:
