@@ -34,6 +34,7 @@ from normprobe.extensions.families.script_run import (
 from normprobe.failures import is_native, last_line_of
 from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
 from normprobe.inputs.on_device import pixel_inputs
+from normprobe.model.config import fields
 from normprobe.model.find.structure import find_parts
 from normprobe.model.tracing.recording import tensors
 
@@ -111,7 +112,19 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
     shown, same, prompt = max(found, key=lambda each: each[:2])
     if caught.opened and not shown:
         return replace(prompt, doubt=UNSEEN + f"; {failed}" * bool(failed))
-    return prompt if same else replace(prompt, doubt=_CHANGES)
+    doubts = ["" if same else _CHANGES, _masked_places(prompt)]
+    return replace(prompt, doubt="; ".join(filter(None, doubts)))
+
+
+def _masked_places(prompt: ScriptPrompt) -> str:
+    """A doubt where places that an answer will fill in are among the rows (LLaDA-V)."""
+    settings: dict[str, Any] = getattr(getattr(prompt.model, "config", None), "to_dict", dict)()
+    masks = [value for name, value in fields(settings) if name == "mask_token_id"]
+    ids: Tensor | None = prompt.batch.get(_IDS)
+    known = torch.tensor([value for value in masks if isinstance(value, int)])
+    if ids is None or not (count := int(torch.isin(ids, known.to(ids)).sum())):
+        return ""
+    return f"{count} rows are places of the answer (config.mask_token_id), and count as text"
 
 
 UNSEEN = (

@@ -525,6 +525,12 @@ def test_what_it_draws_each_time_is_a_doubt(tmp_path: Path) -> None:
     assert "doubts" not in Probe(_script(tmp_path, _ASKED["chat"])).layers().record
 
 
+def test_places_that_an_answer_fills_in_are_a_doubt(tmp_path: Path) -> None:
+    masked = "model.config = LlamaConfig(mask_token_id=9, num_hidden_layers=4)\nids[:, 6:] = 9\n"
+    record = Probe(_script(tmp_path, masked + _ASKED["forward"])).layers().record
+    assert record["doubts"][0].startswith("5 rows are places of the answer (config.mask_token_id)")
+
+
 def test_a_later_prompt_that_is_in_doubt_puts_the_run_in_doubt(tmp_path: Path) -> None:
     noise = "(pixels)) * 5 + 3 * (ids.shape[1] == 6) * torch.randn(64)\n"
     noisy = _OWN.replace("(pixels)) * 5\n", noise)
