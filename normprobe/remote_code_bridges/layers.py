@@ -192,20 +192,24 @@ def bridge_told_states(tower_class: Any) -> None:
         states: list[Any] = []
         layers = self.encoder.layers
         handles = [layer.register_forward_pre_hook(_keeping(states)) for layer in layers]
+        handles.append(layers[-1].register_forward_hook(_keeping(states)))  # before its last norm
         try:
             left = forward(self, *arguments, **named)
         finally:
             for handle in handles:
                 handle.remove()
-        if left.hidden_states is None and len(states) == len(layers):
+        if left.hidden_states is None and len(states) == len(layers) + 1:
             note_bridge(f"hidden states of {type(self).__name__}")
-            behind = left.last_hidden_state  # normed, as that of a model around it is
-            left.hidden_states = (*states, behind)
+            left.hidden_states = tuple(states)
         return left
 
 
 def _keeping(states: list[Any]) -> Any:
-    return lambda _, arguments: states.append(arguments[0])
+    def keep(_: Any, arguments: Any, *left: Any) -> None:
+        state = (*left, arguments)[0]
+        states.append(state[0] if isinstance(state, tuple) else state)
+
+    return keep
 
 
 def bridge_cache(cache_class: Any) -> None:
@@ -223,6 +227,8 @@ def bridge_cache(cache_class: Any) -> None:
         "to_legacy_cache": lambda self: self,
         "seen_tokens": property(lambda self: self.get_seq_length()),
         "get_max_length": lambda _self: None,
+        # Code asks by this whether an answer has begun; by now a cache has its layers before.
+        "__bool__": lambda self: self.get_seq_length() > 0,  # (Uni-NaVid, CogACT)
     }
     for name, method in older.items():
         if not hasattr(cache_class, name):

@@ -57,9 +57,9 @@ def cast_or_move(module: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def load_as_asked(kind: Any, *arguments: Any, **named: Any) -> Any:
-    """``load_in_8bit=False``: it asked for nothing, and is a keyword no more (VisualCLA)."""
-    for keyword in ("load_in_8bit", "load_in_4bit"):
-        if keyword in named and not named[keyword]:
+    """Keywords that asked for nothing, and are none any more (VisualCLA, NABLA-VL)."""
+    for keyword in ("load_in_8bit", "load_in_4bit", "resume_download"):
+        if keyword in named and (keyword == "resume_download" or not named[keyword]):
             note_bridge(keyword)
             del named[keyword]
     return _LOAD(kind, *arguments, **named)
@@ -108,6 +108,8 @@ def bridge_resizing(base: Any) -> None:
 def bridge_answers(base: Any) -> None:
     """InternVL's kin pass ``return_dict=None`` on, which ``generate`` by now says itself."""
     answer = base.generate
+    if not hasattr(base, "_is_stateful"):  # of a class that is no PreTrainedModel (CogACT)
+        base._is_stateful = False
 
     @in_place_of(base, "generate")
     def answer_as_told(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -112,6 +112,10 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         for name, called in _WITH_DELTAS.items()
     ),
     *((modeling(name), "VisionRotaryEmbedding", lambda: AxisAngles) for name in BLOCKS),
+    *(  # what these imported themselves (WALL-OSS)
+        (modeling(name), "Qwen2RMSNorm", f"{modeling('qwen2')}:Qwen2RMSNorm")
+        for name in ("qwen2_vl", "qwen2_5_vl")
+    ),
     (modeling("clip"), "clip_loss", f"{modeling('clip')}:image_text_contrastive_loss"),
     # What is imported for other language models than the one that is measured (LLaVA's MPT), or for
     # addresses of files.
@@ -185,8 +189,7 @@ def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any
 def import_moved(importing: Any) -> Any:
     """An ``__import__`` that finds a name of transformers where it is now, under its own name.
 
-    A model's own modules are asked for what its other modules had, else what all share, and last
-    other models.
+    A model's own modules are asked for what its other modules had, and else what all share.
     """
 
     @wraps(importing)
@@ -213,11 +216,8 @@ def _find_moved(module_name: str, wanted: str) -> None:
     folder = Path(transformers.__file__).parent
     beside = "/".join(module_name.split(".")[1:-1])
     own = [f"{beside}/*.py"] if ".models." in module_name else []
-    others = ["models/*/modeling_*.py"] if own else []  # it was imported there itself (WALL-OSS)
     defines = re.compile(_DEFINES.format(name=re.escape(wanted)), re.MULTILINE)
-    for file in (
-        each for place in [*own, *_SHARED, *others] for each in sorted(folder.glob(place))
-    ):
+    for file in (each for place in [*own, *_SHARED] for each in sorted(folder.glob(place))):
         if file.name.startswith(("__", "dummy_")):
             continue
         if not defines.search(file.read_text(encoding="utf-8", errors="ignore")):

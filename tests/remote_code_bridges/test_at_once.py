@@ -13,7 +13,10 @@ from transformers import (
     AutoModel,
     BertConfig,
     BertModel,
+    DynamicCache,
+    GenerationMixin,
     ImageProcessingMixin,
+    LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
     SiglipVisionConfig,
@@ -209,7 +212,7 @@ def test_a_tower_by_itself_tells_its_hidden_states() -> None:
         whole = model(pixels, output_hidden_states=True)
         alone = model.vision_model(pixels, output_hidden_states=True)
     assert len(alone.hidden_states) == len(whole.hidden_states) == 4
-    for ours, theirs in zip(alone.hidden_states[:-1], whole.hidden_states[:-1], strict=True):
+    for ours, theirs in zip(alone.hidden_states, whole.hidden_states, strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -238,3 +241,12 @@ def test_a_class_that_names_no_config_is_registered() -> None:
     with foreign_code(True, []):
         AutoModel.register(NamesNoneConfig, NamesNone)
     assert NamesNone.config_class is NamesNoneConfig
+
+
+def test_a_cache_that_holds_nothing_yet_is_false_and_any_mixin_has_no_state() -> None:
+    with foreign_code(True, []):
+        cache = DynamicCache(config=LlamaConfig(num_hidden_layers=2))
+        assert not cache
+        cache.update(torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 3, 4), 0)
+        assert cache
+        assert GenerationMixin._is_stateful is False  # type: ignore[attr-defined]

@@ -30,6 +30,7 @@ from normprobe.extensions.families.script_run import (
     Caught,
     is_picture,
     on_this_machine,
+    without_inference_mode,
 )
 from normprobe.failures import is_native, last_line_of
 from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
@@ -110,10 +111,33 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
             "measure the model in Python: Probe(model, forward=...)",
         )
     shown, same, prompt = max(found, key=lambda each: each[:2])
+    if caught.opened and not shown and _IDS not in prompt.batch:
+        raise NormprobeError(
+            f"rows of words and pixels are put together before {type(prompt.model).__name__} is "
+            "called" + f"; {failed}" * bool(failed),
+            "put what makes them and what asks into a function that is given the model, and call "
+            "it: def ask(model): ...",
+        )
     if caught.opened and not shown:
         return replace(prompt, doubt=UNSEEN + f"; {failed}" * bool(failed))
-    doubts = ["" if same else _CHANGES, _masked_places(prompt)]
+    doubts = ["" if same else _CHANGES, _masked_places(prompt), _short_mask(caught)]
     return replace(prompt, doubt="; ".join(filter(None, doubts)))
+
+
+def _short_mask(caught: Caught) -> str:
+    """A doubt where the mask of rows is shorter than they are: versions read it otherwise."""
+    if caught.state is None:
+        return ""
+    rows = caught.state.shape[-2]
+    for call in caught.calls:
+        mask: Any = call.named.get("attention_mask")
+        of_rows = any(each.shape == caught.state.shape for each in tensors([*call.named.values()]))
+        if of_rows and isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[-1] < rows:
+            return (
+                f"the attention_mask of what holds the layers tells of {mask.shape[-1]} of {rows} "
+                "rows: which of them attention reads is up to the version of transformers"
+            )
+    return ""
 
 
 def _masked_places(prompt: ScriptPrompt) -> str:
@@ -160,6 +184,7 @@ def _asked_by(way: _Way, caught: Caught, named: Mapping[str, Any]) -> Any:
     given = {name: value for name, value in named.items() if name not in _USED_UP}
     with ExitStack() as stack:
         stack.enter_context(on_this_machine())
+        stack.enter_context(without_inference_mode())
         for kind, dtype in caught.precision.items():
             stack.enter_context(torch.autocast(kind, dtype))
         if CACHE in given:  # each time as it was

@@ -8,6 +8,7 @@ run it, and ends where its answer begins.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import threading
@@ -136,6 +137,26 @@ class _OnThisMachine(TorchFunctionMode):
 def on_this_machine() -> AbstractContextManager[object]:
     """Where there is no GPU, leave on the CPU what code of the block puts on one."""
     return nullcontext() if torch.cuda.is_available() else _on_the_processor()
+
+
+@contextmanager
+def without_inference_mode() -> Iterator[None]:
+    """Inside the block it computes no gradients, as ever, and its tensors are any others.
+
+    Those of inference mode do not tell whether a layer writes into them.
+    """
+    held: list[Any] = []
+
+    def enter(self: torch.inference_mode) -> None:
+        held.append(torch.no_grad() if self.mode else torch.enable_grad())
+        held[-1].__enter__()
+
+    def leave(_: torch.inference_mode, *error: Any) -> None:
+        held.pop().__exit__(*error)
+
+    kind = torch.inference_mode
+    with patch.object(kind, "__enter__", enter), patch.object(kind, "__exit__", leave):
+        yield
 
 
 @contextmanager
@@ -341,7 +362,11 @@ def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     with suppress(Exception):  # code of any kind; a trace tells later
         layers = find_parts(model).decoder_layers
         return [] if layers is None else list(layers.module.children())
-    tables = [name for name, module in names.items() if isinstance(module, nn.Embedding)]
+    tables = [
+        name
+        for name, module in names.items()
+        if isinstance(module, nn.Embedding) and "pos" not in name.rpartition(".")[2]
+    ]
     if not tables:
         return ()
     table = max(tables, key=lambda name: len(names[name].weight))
@@ -457,7 +482,8 @@ def _package_of(folder: Path) -> str:
 @contextmanager
 def _watched(watch: _Watch) -> Iterator[None]:
     before = sys.getprofile()
-    with on_this_machine():
+    root, level = logging.getLogger(), logging.getLogger().level
+    with on_this_machine(), without_inference_mode():
         threading.setprofile(watch)
         sys.setprofile(watch)
         try:
@@ -465,6 +491,7 @@ def _watched(watch: _Watch) -> Iterator[None]:
         finally:
             sys.setprofile(before)
             threading.setprofile(before)
+            root.setLevel(level)  # a script may ask for all that any library has to say
 
 
 def _written_for(error: BaseException) -> str | None:

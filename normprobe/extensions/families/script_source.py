@@ -106,7 +106,9 @@ class ScriptSource(MemorySource):
 
             inputs_file = replace(inputs_file, forward=forward)
         self._prompts = same
-        tokenizer = _tokenizer(ran.tokenizers, first.model)
+        state = ran.asked[0].state
+        width = None if state is None else state.shape[-1]
+        tokenizer = _tokenizer(ran.tokenizers, first.model, width)
         told: dict[str, Any] = {"special_token_ids": special, "inputs_file": inputs_file}
         super().__init__(first.model, tokenizer, self.loading, **told)
         said = {each.doubt: None for each in same}  # of any prompt
@@ -135,9 +137,9 @@ class ScriptSource(MemorySource):
         return {**_UNKNOWN, **known, **told}
 
 
-def _tokenizer(used: Sequence[Any], model: nn.Module) -> Any:
-    """The tokenizer whose ids have rows in the model's largest table; None: none was used."""
-    tables = [each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding)]
-    rows = max(tables, default=0)
+def _tokenizer(used: Sequence[Any], model: nn.Module, width: int | None) -> Any:
+    """The tokenizer nearest in size to the largest table as wide as the decoder; None: none is."""
+    tables = [each for each in model.modules() if isinstance(each, nn.Embedding)]
+    rows = max((len(t.weight) for t in tables if width in (None, t.embedding_dim)), default=0)
     fitting = [each for each in used if rows < 4 * len(each) <= 4 * rows]
-    return fitting[-1] if fitting else None
+    return min(reversed(fitting), key=lambda each: rows - len(each), default=None)
