@@ -23,18 +23,19 @@ def main() -> None:
 
 def _other_transformers() -> str:
     """What to say where a transformers is installed that this package does not run with; or ""."""
-    from importlib.metadata import PackageNotFoundError, requires, version
+    from importlib import import_module
+    from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement
 
     try:
-        found = version("transformers")
+        found = import_module("transformers").__version__  # a fork may have no metadata (Orthus)
         wanted = next(
             each
             for each in map(Requirement, requires("normprobe") or ())
             if each.name == "transformers"
         )
-    except (PackageNotFoundError, StopIteration):
+    except (ImportError, PackageNotFoundError, StopIteration):
         return ""
     if wanted.specifier.contains(found, prereleases=True):
         return ""

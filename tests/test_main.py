@@ -1,6 +1,6 @@
 """What ``python -m normprobe`` does before there is a command line."""
 
-import importlib.metadata
+import importlib
 import sys
 
 import pytest
@@ -12,12 +12,7 @@ from normprobe.__main__ import main
 def test_a_transformers_that_does_not_do_is_said_in_two_lines(
     installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata,
-        "version",
-        lambda name: installed if name == "transformers" else version(name),
-    )
+    monkeypatch.setattr(importlib.import_module("transformers"), "__version__", installed)
     monkeypatch.setitem(sys.modules, "normprobe.cli.app", None)  # an ImportError
     with pytest.raises(SystemExit, match=f"transformers {installed} is installed; expected 4.57"):
         main()

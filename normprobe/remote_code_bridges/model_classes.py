@@ -339,6 +339,13 @@ def bridge_generation(model_class: Any) -> None:
     code that answers by its language model calls it (AIGV-Assessor).
     """
     prepares = "prepare_inputs_for_generation"
+    asked = ("generate", prepares, "_prepare_generation_config", "_sample")
+    written = source_of(model_class)
+    if any(f"super().{name}(" in written for name in asked):
+        if not issubclass(model_class, GenerationMixin):  # it derived it by its base (Orthus)
+            note_bridge("GenerationMixin")
+            model_class.__bases__ += (GenerationMixin,)
+        return
     lacks = "generate" if hasattr(model_class, prepares) else prepares
     if hasattr(model_class, lacks):
         return

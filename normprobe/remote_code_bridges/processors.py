@@ -44,12 +44,15 @@ def offer_as_it_is(config: Any, *kinds: Any, **named: Any) -> None:
         offered.register(config, {"pil": kind}, exist_ok=True)
 
 
-def tokenizer_as_written(path_or_id: Any, *arguments: Any, **options: Any) -> Any:
+def tokenizer_as_written(
+    pretrained_model_name_or_path: Any, *arguments: Any, **options: Any
+) -> Any:
     """A SentencePiece file that stands alone is read by the class that its folder names.
 
     By the type of the config, as of LLaVA's own code, it is read without the space that opens a
     text: other ids at the beginning of each piece.
     """
+    path_or_id = pretrained_model_name_or_path  # some pass it by its name
     found = _TOKENIZER(path_or_id, *arguments, **options)
     if type(found).__name__ != "TokenizersBackend":
         return found

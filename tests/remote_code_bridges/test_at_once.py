@@ -11,6 +11,7 @@ from torch import nn
 from transformers import (
     AutoImageProcessor,
     AutoModel,
+    AutoTokenizer,
     BertConfig,
     BertModel,
     DynamicCache,
@@ -30,9 +31,11 @@ from normprobe.remote_code_bridges.model_classes import (
     bridge_answers,
     bridge_class_attributes,
     bridge_first_weights,
+    bridge_generation,
     bridge_kinds_of_tokens,
     bridge_trust_keyword,
 )
+from normprobe.specimen import SPECIMEN_DIR
 from normprobe.versions import is_line_5
 
 _MODEL = """
@@ -250,3 +253,21 @@ def test_a_cache_that_holds_nothing_yet_is_false_and_any_mixin_has_no_state() ->
         cache.update(torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 3, 4), 0)
         assert cache
         assert GenerationMixin._is_stateful is False  # type: ignore[attr-defined]
+
+
+def test_a_class_that_asks_its_base_for_answers_has_one_that_gives_them() -> None:
+    class Answers(PreTrainedModel):
+        config_class = LlamaConfig
+
+        def generate(self, *given: Any, **named: Any) -> Any:
+            return super().generate(*given, **named)
+
+    with foreign_code(True, []):
+        bridge_generation(Answers)
+    assert issubclass(Answers, GenerationMixin)
+
+
+def test_a_tokenizer_is_loaded_by_the_name_of_its_argument() -> None:
+    with foreign_code(True, []):
+        found = AutoTokenizer.from_pretrained(pretrained_model_name_or_path=str(SPECIMEN_DIR))
+    assert len(found) == len(AutoTokenizer.from_pretrained(SPECIMEN_DIR))

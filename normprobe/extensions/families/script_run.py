@@ -164,6 +164,7 @@ def _on_the_processor() -> Iterator[None]:
     load = vars(PreTrainedModel)["from_pretrained"].__func__
 
     def load_here(kind: Any, *given: Any, **named: Any) -> Any:
+        named.pop("max_memory", None)
         if "device_map" in named:
             named["device_map"] = _placed_here(named["device_map"])
         return load(kind, *given, **named)
@@ -173,6 +174,7 @@ def _on_the_processor() -> Iterator[None]:
         patch.object(torch.autocast, "__init__", _narrow_on_the_cpu),
         patch.object(PreTrainedModel, "from_pretrained", classmethod(load_here)),
         patch.object(torch.cuda, "set_device", lambda _: None),
+        patch.object(torch.cuda, "device_count", lambda: 1),  # over which code spreads its layers
         patch.object(torch.cuda, "synchronize", lambda *_: None),
         patch.object(torch.distributed, "init_process_group", _begin_alone, create=True),
     ):
@@ -357,15 +359,16 @@ def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     nearest to it, and the largest of these.
     """
     names = dict(model.named_modules())
-    if named in names and named:
-        return list(names[named].children())
+    if named:  # another model of the script may have them
+        return list(names[named].children()) if named in names else ()
     with suppress(Exception):  # code of any kind; a trace tells later
         layers = find_parts(model).decoder_layers
         return [] if layers is None else list(layers.module.children())
     tables = [
         name
         for name, module in names.items()
-        if isinstance(module, nn.Embedding) and "pos" not in name.rpartition(".")[2]
+        if isinstance(module, nn.Embedding)
+        and not any(word in name.rpartition(".")[2] for word in ("pos", "query"))  # no words
     ]
     if not tables:
         return ()

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 #: A package of kernels that stands in for itself, in plain PyTorch, where code is bridged.
 _KERNELS = "flash_attn"
 
+#: Tokens that code may add to a tokenizer, and no rows to the table of words (OMG-LLaVA).
+_ADDED = 16
+
 #: Of a model that is not loaded yet.
 _UNKNOWN = model_facts(None)
 
@@ -141,5 +144,5 @@ def _tokenizer(used: Sequence[Any], model: nn.Module, width: int | None) -> Any:
     """The tokenizer nearest in size to the largest table as wide as the decoder; None: none is."""
     tables = [each for each in model.modules() if isinstance(each, nn.Embedding)]
     rows = max((len(t.weight) for t in tables if width in (None, t.embedding_dim)), default=0)
-    fitting = [each for each in used if rows < 4 * len(each) <= 4 * rows]
-    return min(reversed(fitting), key=lambda each: rows - len(each), default=None)
+    fitting = [each for each in used if rows < 4 * len(each) <= 4 * (rows + _ADDED)]
+    return min(reversed(fitting), key=lambda each: abs(rows - len(each)), default=None)

@@ -361,6 +361,7 @@ def test_the_tokenizer_is_the_one_nearest_to_the_table_of_words() -> None:
     used = [range(300), range(490), range(301), range(700)]
     assert _tokenizer(used, model, 16) == range(490)
     assert _tokenizer(used, model, None) == range(700)
+    assert _tokenizer([range(501)], model, 16) == range(501)
     assert _tokenizer([range(10)], model, 16) is None
 
 
@@ -368,7 +369,7 @@ def test_a_script_of_a_launcher_runs_as_one_process(tmp_path: Path) -> None:
     begins = (
         "import torch.distributed as dist\n"
         "dist.init_process_group(backend='nccl')\n"
-        "torch.cuda.set_device(dist.get_rank())\n"
+        "torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())\n"
         "dist.barrier()\n"
     )
     try:
