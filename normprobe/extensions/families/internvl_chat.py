@@ -45,7 +45,10 @@ def _tokenizer(path: str) -> Any:
 
 def _tell_context(model: Any, processor: Any) -> list[str]:
     """Tell the model which token stands for a visual one."""
+    before = getattr(model, "img_context_token_id", None)
     model.img_context_token_id = processor.convert_tokens_to_ids(_CONTEXT)
+    if before == model.img_context_token_id:
+        return []
     return [f"img_context_token_id {model.img_context_token_id}, as InternVL's README sets it"]
 
 
