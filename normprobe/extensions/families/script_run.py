@@ -456,10 +456,10 @@ def _as_main(module: ModuleType, arguments: Sequence[str]) -> Iterator[None]:
     folder = Path(path).absolute().parent
     if package := _package_of(folder):  # as `python -m` would run it
         module.__package__ = package
-        _find_in(folder.parents[package.count(".")])
+        imports_look_in(folder.parents[package.count(".")])
     sys.modules["__main__"] = module
     sys.argv[:] = [path, *arguments]
-    _find_in(folder)
+    imports_look_in(folder)
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -468,7 +468,7 @@ def _as_main(module: ModuleType, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv[:] = before
 
 
-def _find_in(folder: Path) -> None:
+def imports_look_in(folder: Path) -> None:
     """Imports look there first. It stays: code of a model may import more when it runs again."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -14,10 +14,11 @@ from torch import nn
 
 from normprobe.errors import NormprobeError
 from normprobe.extensions.families.script_prompt import UNSEEN, ScriptPrompt, prompt_of
-from normprobe.extensions.families.script_run import run_script
+from normprobe.extensions.families.script_run import imports_look_in, run_script
 from normprobe.failures import is_native, missing_packages
 from normprobe.inputs.inputs_file import InputsFile, stand_in
 from normprobe.model.class_doubts import attention_doubt
+from normprobe.model.imported_code import run_setup
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.options import Loading, flag
@@ -81,8 +82,9 @@ class ScriptSource(MemorySource):
         bridges: list[str] = []
         trusted = self.loading.trust_remote_code
         if inputs_file.setup is not None:
+            imports_look_in(self._path.absolute().parent)
             with foreign_code(trusted, bridges):
-                inputs_file.setup()
+                run_setup(inputs_file.setup, inputs_file, {}, trusted)
         named = {**inputs_file.parts, **self.loading.parts}.get("decoder_layers", "")
         how: dict[str, Any] = {"layers": named, "bridged": trusted, "bridges": bridges}
         try:

@@ -394,6 +394,18 @@ def test_why_it_fails_is_said_with_the_place_and_the_version(tmp_path: Path) -> 
     assert "4.44.0" in told.value.remedy or "4.57.6" in told.value.remedy
 
 
+def test_setup_imports_what_lies_beside_the_script_and_fails_in_words(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("seen = []\n")
+    file = tmp_path / "inputs.py"
+    file.write_text("def setup():\n    import beside_it\n    beside_it.seen.append(1)\n")
+    typed = _script(tmp_path, _ASKED["forward"])
+    Probe(typed, inputs=file).layers()
+    assert __import__("beside_it").seen
+    file.write_text("def setup():\n    import nothing_that_is_there\n")
+    with pytest.raises(NormprobeError, match=r"setup\(\) of .* fails: ModuleNotFoundError"):
+        Probe(typed, inputs=file).layers()
+
+
 def test_what_was_bridged_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     newer = _ASKED["of rows made before"].replace("max_new", "mm_token_type_ids=ids, max_new")
     Probe(_script(tmp_path, newer), trust_remote_code=True).layers()
