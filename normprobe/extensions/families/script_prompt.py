@@ -120,7 +120,8 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
         )
     if caught.opened and not shown:
         return replace(prompt, doubt=UNSEEN + f"; {failed}" * bool(failed))
-    doubts = ["" if same else _CHANGES, _masked_places(prompt), _short_mask(caught)]
+    changes = _CHANGES + _IN_TRAINING * prompt.model.training
+    doubts = ["" if same else changes, _masked_places(prompt), _short_mask(caught)]
     return replace(prompt, doubt="; ".join(filter(None, doubts)))
 
 
@@ -160,6 +161,9 @@ _CHANGES = (
     "asked the same again, the model of the script enters its first layer with other rows: it "
     "keeps what it was asked, or draws at random"
 )
+
+
+_IN_TRAINING = ", or drops some: it is in training mode, and measured without; call its eval()"
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,15 @@ def _on_the_processor() -> Iterator[None]:
             named["device_map"] = _placed_here(named["device_map"])
         return load(kind, *given, **named)
 
+    move = nn.Module.to
+
+    def move_here(self: nn.Module, *given: Any, **named: Any) -> nn.Module:
+        here = {name: _on_the_cpu(v) if name == "device" else v for name, v in named.items()}
+        return move(self, *map(_on_the_cpu, given), **here)
+
     with (
         _OnThisMachine(),
+        patch.object(nn.Module, "to", move_here),
         patch.object(torch.autocast, "__init__", _narrow_on_the_cpu),
         patch.object(PreTrainedModel, "from_pretrained", classmethod(load_here)),
         patch.object(torch.cuda, "set_device", lambda _: None),

@@ -370,7 +370,7 @@ def test_a_script_of_a_launcher_runs_as_one_process(tmp_path: Path) -> None:
         "import torch.distributed as dist\n"
         "dist.init_process_group(backend='nccl')\n"
         "torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())\n"
-        "dist.barrier()\n"
+        "dist.barrier()\nmodel.to(0)\n"
     )
     try:
         run = Probe(_script(tmp_path, begins + _ASKED["forward"])).layers()
@@ -585,6 +585,12 @@ def test_what_it_draws_each_time_is_a_doubt(tmp_path: Path) -> None:
     doubt = run.record["doubts"][0]
     assert doubt.startswith("asked the same again, the model of the script enters its first layer")
     assert "doubts" not in Probe(_script(tmp_path, _ASKED["chat"])).layers().record
+
+
+def test_dropout_of_a_script_is_named(tmp_path: Path) -> None:
+    asks = "model.projector = nn.Sequential(model.projector, nn.Dropout(0.5)).train()\n"
+    record = Probe(_script(tmp_path, f"{asks}model.train()\n{_ASKED['forward']}")).layers().record
+    assert "it is in training mode, and measured without; call its eval()" in record["doubts"][0]
 
 
 def test_places_that_an_answer_fills_in_are_a_doubt(tmp_path: Path) -> None:
