@@ -335,7 +335,8 @@ def _classes_of(found: type) -> Iterator[type]:
 
 def _classes_in(module_name: str) -> Iterator[type]:
     """The classes that a module defines; none of transformers, whose code is no older than it."""
-    if module_name.partition(".")[0] != "transformers":
-        for value in list(vars(sys.modules[module_name]).values()):
+    found = sys.modules[module_name]  # None: an import that code forbids
+    if module_name.partition(".")[0] != "transformers" and found is not None:
+        for value in list(vars(found).values()):
             if isinstance(value, type) and value.__module__ == module_name:
                 yield value

@@ -116,6 +116,11 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         (modeling(name), "Qwen2RMSNorm", f"{modeling('qwen2')}:Qwen2RMSNorm")
         for name in ("qwen2_vl", "qwen2_5_vl")
     ),
+    (
+        modeling("detr"),
+        "generalized_box_iou",
+        "transformers.loss.loss_for_object_detection:generalized_box_iou",
+    ),
     (modeling("clip"), "clip_loss", f"{modeling('clip')}:image_text_contrastive_loss"),
     # What is imported for other language models than the one that is measured (LLaVA's MPT), or for
     # addresses of files.

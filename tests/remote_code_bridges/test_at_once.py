@@ -271,3 +271,10 @@ def test_a_tokenizer_is_loaded_by_the_name_of_its_argument() -> None:
     with foreign_code(True, []):
         found = AutoTokenizer.from_pretrained(pretrained_model_name_or_path=str(SPECIMEN_DIR))
     assert len(found) == len(AutoTokenizer.from_pretrained(SPECIMEN_DIR))
+
+
+def test_a_module_that_code_forbids_to_import_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with foreign_code(True, []):
+        monkeypatch.setitem(sys.modules, "forbidden_by_code", None)

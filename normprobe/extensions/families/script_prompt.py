@@ -435,7 +435,7 @@ def _found_inside(
 
     Pixels: the first module that takes a picture, ``[..., 3, height, width]``; else the vision
     encoder; else what takes numbers before any id is looked up, or first of another width than the
-    decoder's. Ids: the table with most rows.
+    decoder's. Ids: of the tables as wide as the decoder, else of all, the one with most rows.
     """
     encoder = None
     with suppress(NormprobeError):
@@ -476,7 +476,8 @@ def _found_inside(
         run()
     inside = {}
     if tables:
-        table = max(tables, key=lambda each: len(each.weight))  # type: ignore[arg-type]
+        sizes = {each: each.weight.shape for each in tables if isinstance(each, nn.Embedding)}
+        table = max(sizes, key=lambda each: (sizes[each][1] == width, sizes[each][0]))
         inside[_IDS] = _TakenInside(table, tables[table])
     vision = next(iter(pictured), named if named in numbers else next(iter(numbers), None))
     if vision is not None:

@@ -362,8 +362,8 @@ def _call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module
 def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     """The decoder layers of a model; those that are ``named`` by hand, where it has them.
 
-    Where structure does not tell: of the stacks as wide as the table with most rows, those that lie
-    nearest to it, and the largest of these.
+    Where structure does not tell: those of the language model inside that has most words; else, of
+    the stacks as wide as the table with most rows, those that lie nearest to it, and the largest.
     """
     names = dict(model.named_modules())
     if named:  # another model of the script may have them
@@ -371,6 +371,12 @@ def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     with suppress(Exception):  # code of any kind; a trace tells later
         layers = find_parts(model).decoder_layers
         return [] if layers is None else list(layers.module.children())
+    inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+    for each in sorted(inside, key=_words_of, reverse=True):
+        with suppress(Exception):
+            layers = find_parts(each).decoder_layers if each is not model else None
+            if layers is not None and _words_of(each):
+                return list(layers.module.children())
     tables = [
         name
         for name, module in names.items()
@@ -395,6 +401,14 @@ def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
         return shared, sum(weight.numel() for weight in names[name].parameters())
 
     return list(names[max(stacks, key=place)].children()) if stacks else ()
+
+
+def _words_of(model: PreTrainedModel) -> int:
+    """Rows of its table of words; 0: it has none."""
+    with suppress(Exception):  # of code of any kind
+        table = model.get_input_embeddings()
+        return len(table.weight) if isinstance(table, nn.Embedding) else 0
+    return 0
 
 
 def run_script(

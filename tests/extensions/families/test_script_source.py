@@ -18,6 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from normprobe import NormprobeError, Probe, load_run
 from normprobe.errors import FixedStates
 from normprobe.extensions.families.script_prompt import _name_of_pixels
+from normprobe.extensions.families.script_run import _decoder_layers
 from normprobe.extensions.families.script_source import _tokenizer
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -356,6 +357,14 @@ def test_rows_that_a_script_puts_together_are_said(tmp_path: Path) -> None:
         Probe(_script(tmp_path, asks)).layers()
 
 
+def test_layers_are_those_of_the_language_model_inside_where_nothing_tells() -> None:
+    inner = tiny_model("qwen2_vl").model.language_model
+    width = inner.config.hidden_size
+    blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(5))
+    around = nn.ModuleDict({"a": nn.Embedding(9000, width), "blocks": blocks, "llm": inner})
+    assert _decoder_layers(around)[0] is inner.layers[0]
+
+
 def test_the_tokenizer_is_the_one_nearest_to_the_table_of_words() -> None:
     model = nn.ModuleDict({"places": nn.Embedding(900, 8), "words": nn.Embedding(500, 16)})
     used = [range(300), range(490), range(301), range(700)]
@@ -672,11 +681,24 @@ def test_a_script_inside_of_a_package_imports_what_is_beside_it(tmp_path: Path) 
 
 
 def test_layers_that_are_named_are_those_that_end_the_script(tmp_path: Path) -> None:
-    """A larger stack nearer to the table hides them."""
+    """A larger stack nearer to the table hides them, in a model that is no PreTrainedModel."""
     typed = _script(
         tmp_path,
         _ASKED["generate"],
-        _OWN.replace(
+        _OWN.replace("LlamaForCausalLM(LlamaConfig(**sizes, **heads))", "Alone(**sizes, **heads)")
+        .replace(
+            "class Tower(nn.Module)",
+            "class Alone(nn.Module):\n"
+            "    def __init__(self, **sizes):\n"
+            "        super().__init__()\n"
+            "        whole = LlamaForCausalLM(LlamaConfig(**sizes))\n"
+            "        self.layers, self.table = whole.model.layers, whole.model.embed_tokens\n"
+            "        self.whole = [whole]\n\n"
+            "    def get_input_embeddings(self):\n        return self.table\n\n"
+            "    def generate(self, **how):\n        return self.whole[0].generate(**how)\n\n\n"
+            "class Tower(nn.Module)",
+        )
+        .replace(
             "        self.tower, self.projector",
             "        self.more = nn.ModuleList(nn.Linear(64, 900) for _ in range(9))\n"
             "        self.words = nn.Embedding(999, 64)\n"
@@ -685,7 +707,7 @@ def test_layers_that_are_named_are_those_that_end_the_script(tmp_path: Path) -> 
     )
     with pytest.raises(NormprobeError, match="no decoder layer was seen"):
         Probe(typed).layers()
-    named = {"decoder_layers": "llm.model.layers", "text_embedding": "llm.model.embed_tokens"}
+    named = {"decoder_layers": "llm.layers", "text_embedding": "llm.table"}
     table = Probe(typed, named=[*named.items()]).layers().table
     assert set(table[table["group"] == "visual"]["tokens"]) == {16}
 
