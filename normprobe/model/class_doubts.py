@@ -198,7 +198,7 @@ def _more_weights_elsewhere(kind: type) -> str:
     if kind.__module__.startswith(("torch.", "transformers.")):
         return ""
     mine = "".join(map(source_of, kind.__mro__[:-1]))
-    for table in list(vars(sys.modules[kind.__module__]).values()):
+    for table in list(getattr(sys.modules.get(kind.__module__), "__dict__", {}).values()):
         if not isinstance(table, dict) or "eager" not in table or kind not in table.values():
             continue
         for way, other in table.items():

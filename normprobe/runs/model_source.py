@@ -373,6 +373,16 @@ class MemorySource(ModelSource):
         return model
 
 
+def tell_bridges(name: str, bridges: Sequence[str]) -> None:
+    """Say what was made up for, in one line."""
+    if bridges:
+        log.warning(
+            "note: the code of %s is older than this transformers; bridged: %s",
+            name,
+            ", ".join(dict.fromkeys(bridges)),
+        )
+
+
 class CheckpointSource(ModelSource):
     """A checkpoint of which no more is loaded than measurements read."""
 
@@ -517,12 +527,7 @@ class CheckpointSource(ModelSource):
         if not runs:
             doubts.append(self._rounding_doubt(self._narrow(model), model))
         self.doubt = "; ".join(filter(None, doubts))
-        if self.bridges:
-            log.warning(
-                "note: the code of %s is older than this transformers; bridged: %s",
-                self.checkpoint.name,
-                ", ".join(self.bridges),
-            )
+        tell_bridges(self.checkpoint.name, self.bridges)
         return model
 
     def _prepared_model(self) -> list[str]:

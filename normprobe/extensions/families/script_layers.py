@@ -56,6 +56,7 @@ class _Pass:
     calls: Counter[int] = field(default_factory=Counter)
     taken: dict[int, Tensor] = field(default_factory=dict)
     inside: dict[int, Tensor] = field(default_factory=dict)  # taken by what runs in it first
+    opens: dict[int, nn.Module] = field(default_factory=dict)  # which that is
     left: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -81,8 +82,10 @@ def how_layers_run(layers: Sequence[nn.Module], run: Run) -> HowLayersRun | None
     if any(first.calls[number] != 1 or number not in first.left for number in range(count)):
         states = [first.inside.get(number) for number in range(count)]
         shapes = {None if state is None else state.shape for state in states}
-        told = after is not None and len(shapes) == 1 and None not in shapes
-        return HowLayersRun(layers, [0], called=False, after=after) if told else None
+        told = len(shapes) == 1 and None not in shapes
+        # What a matrix takes may have been normed by a function: that is no state of the stream.
+        normed = after is not None and not any(map(_has_matrix, (*first.opens.values(), after)))
+        return HowLayersRun(layers, [0], called=False, after=after) if told and normed else None
     pieces, place = [0], 1
     while len(seen) > place and seen[place].left.get(count - 1) is not None:
         given = dict(enumerate(each.taken[0] for each in seen))
@@ -96,6 +99,10 @@ def how_layers_run(layers: Sequence[nn.Module], run: Run) -> HowLayersRun | None
         seen = _Reader(layers, most=place + 1).read(run)
     as_it_is = pieces == [0] and first.taken[0].dim() > 2
     return None if as_it_is else HowLayersRun(layers, pieces, called=True, after=after)
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(weight.dim() > 1 for weight in module.parameters())
 
 
 def run_as_called(how: HowLayersRun, run: Run) -> None:
@@ -235,7 +242,7 @@ class _Reader:
         now = self._passes[-1] if self._passes else _Pass()  # a layer amid others ran before
         if module is not (*self._layers, self.after)[number]:
             if state is not None and number not in now.inside:
-                now.inside[number] = state.detach().clone()
+                now.inside[number], now.opens[number] = state.detach().clone(), module
             return module.forward(*args, **kwargs)
         if number == len(self._layers):
             return self._see_after(now, state, args, kwargs)

@@ -371,11 +371,11 @@ def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     with suppress(Exception):  # code of any kind; a trace tells later
         layers = find_parts(model).decoder_layers
         return [] if layers is None else list(layers.module.children())
-    inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+    inside = [each for each in model.modules() if each is not model and _words_of(each)]
     for each in sorted(inside, key=_words_of, reverse=True):
         with suppress(Exception):
-            layers = find_parts(each).decoder_layers if each is not model else None
-            if layers is not None and _words_of(each):
+            layers = find_parts(each).decoder_layers
+            if layers is not None:
                 return list(layers.module.children())
     tables = [
         name
@@ -403,10 +403,10 @@ def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     return list(names[max(stacks, key=place)].children()) if stacks else ()
 
 
-def _words_of(model: PreTrainedModel) -> int:
-    """Rows of its table of words; 0: it has none."""
+def _words_of(module: nn.Module) -> int:
+    """Rows of the table of words of a model of transformers; 0: it is none, or has none."""
     with suppress(Exception):  # of code of any kind
-        table = model.get_input_embeddings()
+        table = module.get_input_embeddings() if isinstance(module, PreTrainedModel) else None
         return len(table.weight) if isinstance(table, nn.Embedding) else 0
     return 0
 

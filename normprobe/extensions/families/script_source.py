@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +23,7 @@ from normprobe.model.measured_model import MeasuredModel
 from normprobe.options import Loading, flag
 from normprobe.remote_code_bridges import foreign_code
 from normprobe.runs.facts import model_facts
-from normprobe.runs.model_source import MemorySource
-
-log = logging.getLogger(__name__)
+from normprobe.runs.model_source import MemorySource, tell_bridges
 
 #: A package of kernels that stands in for itself, in plain PyTorch, where code is bridged.
 _KERNELS = "flash_attn"
@@ -122,12 +119,7 @@ class ScriptSource(MemorySource):
         if not is_native(first.model):
             said[attention_doubt(first.model)] = None
         self.bridges, self.doubt = bridges, "; ".join(filter(None, said))
-        if bridges:
-            log.warning(
-                "note: the code of %s is older than this transformers; bridged: %s",
-                self._path,
-                ", ".join(dict.fromkeys(bridges)),
-            )
+        tell_bridges(str(self._path), bridges)
 
     def measured(self, needs: Sequence[Needs], *_: Any, **how: Any) -> MeasuredModel:
         """The model where the script put it, its parts found by what it is asked."""

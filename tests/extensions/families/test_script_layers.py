@@ -1,6 +1,7 @@
 """How layers run is told without a script, too."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -59,6 +60,22 @@ def test_what_fails_behind_the_layers_is_none_of_the_prompt() -> None:
 
     with pytest.raises(RuntimeError, match="of the answer"):
         how_layers_run(layers, _from_inside(layers, after, until=2))
+
+
+def test_what_a_matrix_takes_first_is_no_state_for_sure() -> None:
+    """A function may have normed it: rows of these layers would have norms that are none."""
+    layers, after = _layers(), nn.LayerNorm(4)
+
+    def run(ends: nn.Module, opens: bool) -> None:
+        rows = _ROWS
+        for layer in layers:
+            normed = layer.norm(rows) if opens else nn.functional.layer_norm(rows, (4,))
+            rows = rows + layer.mlp(normed)
+        ends(rows)
+
+    assert how_layers_run(layers, partial(run, after, opens=True)) is not None
+    assert how_layers_run(layers, partial(run, after, opens=False)) is None
+    assert how_layers_run(layers, partial(run, nn.Linear(4, 9), opens=True)) is None
 
 
 def test_layers_that_are_called_once_with_all_rows_run_as_they_do() -> None:
