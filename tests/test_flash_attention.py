@@ -192,6 +192,25 @@ def test_a_package_that_is_stood_in_for_computes_attention(monkeypatch: Any) -> 
     assert flash_attention._flash_supports_window_size
 
 
+def test_code_that_does_without_keeps_what_it_does_instead(monkeypatch: Any, tmp_path) -> None:
+    """As InternVL's tower, which asserts that its states are on a GPU where kernels are there."""
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needs_kernels.py").write_text("from flash_attn.inside import flash_attn_func\n")
+    tries = "try:\n    from flash_attn.inside import flash_attn_func\n    has = True\nexcept {}"
+    (tmp_path / "does_without.py").write_text(tries.format("ImportError:\n    has = False\n"))
+    asks = tries.format("ImportError:\n    raise ImportError('install it')\n")
+    (tmp_path / "asks_for_them.py").write_text(asks)
+    stand_in("flash_attn", tried=False)
+    for _ in range(2):  # before code needs them, and after
+        assert not importlib.import_module("does_without").has
+        assert importlib.import_module("needs_kernels").flash_attn_func is flash_attn_func
+        assert importlib.import_module("asks_for_them").has
+        del sys.modules["does_without"]
+    for name in [name for name in sys.modules if name.startswith("flash_attn")]:
+        del sys.modules[name]
+
+
 def test_a_norm_of_rows_is_that_of_pytorch() -> None:
     """Of SDAR-VL, which imports it beside attention."""
     x, weight = states(2, 3, 8), states(8)

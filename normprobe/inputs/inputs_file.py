@@ -33,6 +33,8 @@ separator. It runs in forked processes, on the CPU.
 
 from __future__ import annotations
 
+import ast
+import linecache
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -66,13 +68,18 @@ _GUESSED = re.compile(rf"^(?!\s*(#|import |from |pass\b|stand_in)).*# .*\b{GUESS
 _COMPILERS = ("triton", "numba")
 
 
-def stand_in(package: str) -> None:
+#: What a block holds that tries imports alone, and notes that they are there.
+_IMPORTS = (ast.Import, ast.ImportFrom, ast.Assign)
+
+
+def stand_in(package: str, *, tried: bool = True) -> None:
     """Let code import a package that is not installed, for ``setup`` of an inputs file.
 
     Args:
         package: such as ``xformers``; what code imports of it, from modules inside it too, is
             there, and raises ``NormprobeError`` once it is called. Attention of ``flash_attn`` is
             computed in plain PyTorch; kernels of ``triton`` and ``numba`` may be defined, not run.
+        tried: also where code tries the import, and does without if that fails.
     """
     attends = package in ("flash_attn", "xformers", "triton")
 
@@ -84,7 +91,7 @@ def stand_in(package: str) -> None:
         )
 
     def any_name(name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or not (tried or not _is_tried()):
             raise AttributeError(name)
         if package == "flash_attn":
             from normprobe.remote_code_bridges import flash_attention
@@ -98,6 +105,7 @@ def stand_in(package: str) -> None:
         def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
             del path, target
             inside = name == package or name.startswith(f"{package}.")
+            inside = inside and (tried or not _is_tried())
             return ModuleSpec(name, self, is_package=True) if inside else None
 
         def exec_module(self, module: ModuleType) -> None:
@@ -109,6 +117,23 @@ def stand_in(package: str) -> None:
                 import_module(f"torch.{room}")
     if find_spec(package) is None:
         sys.meta_path.append(Finder())
+
+
+def _is_tried() -> bool:
+    """Whether an import that is running is one of a block that does without where it fails."""
+    frame = sys._getframe(1)
+    while frame := frame.f_back:  # type: ignore[assignment]  # None: the outermost
+        text = "".join(linecache.getlines(frame.f_code.co_filename))
+        for block in ast.walk(ast.parse(text)) if "try:" in text else ():
+            if (
+                isinstance(block, ast.Try)
+                and block.handlers
+                and block.lineno < frame.f_lineno < block.handlers[0].lineno
+                and all(isinstance(each, _IMPORTS) for each in block.body)
+                and not any(isinstance(each, ast.Raise) for each in ast.walk(block.handlers[0]))
+            ):
+                return True
+    return False
 
 
 class _Defined:

@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
@@ -115,19 +115,31 @@ def absent_code(raw: Mapping[str, Any], folder: str) -> str:
     return ""
 
 
+@contextmanager
+def imports_that_may_fail() -> Iterator[None]:
+    """Where the block fails, let its imports be tried again.
+
+    A folder that outlives the package around it cannot be imported twice (RBDash, Being-H).
+    """
+    before = set(sys.modules)
+    try:
+        yield
+    except BaseException:
+        for name in sorted(sys.modules.keys() - before):
+            folder = getattr(sys.modules[name], "__file__", None) is None
+            if folder and name.rpartition(".")[0] not in {"", *sys.modules}:
+                del sys.modules[name]
+        raise
+
+
 def run_setup(
     setup: Callable[[], None], inputs_file: InputsFile, raw: Mapping[str, Any], trusted: bool
 ) -> None:
     """Let an inputs file import what it needs."""
-    before = set(sys.modules)
     try:
-        setup()
+        with imports_that_may_fail():
+            setup()
     except Exception as error:  # whatever the user's code raises
-        for name in sys.modules.keys() - before:
-            # A folder that outlives the package around it cannot be imported again (RBDash).
-            folder = getattr(sys.modules[name], "__file__", None) is None
-            if folder and name.rpartition(".")[0] not in {"", *sys.modules}:
-                del sys.modules[name]
         if setup != inputs_file.setup:  # the package's own says what is missing
             raise
         file, written_for = inputs_file.record["path"], raw.get("transformers_version")

@@ -128,6 +128,7 @@ from normprobe.remote_code_bridges.processors import (
     bridge_processor_parts,
     bridge_special_tokens,
     bridge_token_kinds,
+    bridge_tokenizer_names,
     offer_as_it_is,
     tokenizer_as_written,
     unasked_for_folders,
@@ -192,6 +193,7 @@ def foreign_code(trusted: bool, bridges: list[str], *, at_once: bool = False) ->
     bridge_listed_parts(ProcessorMixin)
     bridge_optional_parts(ProcessorMixin)
     bridge_special_tokens(PreTrainedTokenizerBase)
+    bridge_tokenizer_names(PreTrainedTokenizerBase)
     # Code that loads a file into a model without memory: the checkpoint's weights follow.
     warnings.filterwarnings("ignore", ".*copying from a non-meta parameter")
     before, level = set(sys.modules), transformers_logging.get_verbosity()

@@ -1,8 +1,9 @@
 """Processors and tokenizers as older code loads them."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import signature
 from pathlib import Path
@@ -156,6 +157,48 @@ def bridge_special_tokens(base: Any) -> None:
             note_bridge(went)
             replaces = (named.pop(went),)
         return add(self, tokens, *replaces, **named)
+
+
+#: What tokenizers were asked for, and what they have instead.
+_TOKENIZER_NAMES: Mapping[str, Any] = {
+    "encode_plus": lambda self: self.__call__,
+    "batch_encode_plus": lambda self: self.__call__,
+    "additional_special_tokens": lambda self: self.extra_special_tokens,
+    "additional_special_tokens_ids": lambda self: self.extra_special_tokens_ids,
+    "special_tokens_map_extended": lambda self: self.special_tokens_map,
+    "all_special_tokens_extended": lambda self: self.all_special_tokens,
+}
+
+
+def bridge_tokenizer_names(base: Any) -> None:
+    """Names that tokenizers had until 5; a template makes ids where no dict is asked for."""
+    for name, found in _TOKENIZER_NAMES.items():
+        if not hasattr(base, name):
+            setattr(base, name, _Older(name, found))
+    by_template, asked = base.apply_chat_template, "return_dict"
+    if not signature(by_template).parameters[asked].default:
+        return
+
+    @in_place_of(base, by_template.__name__)
+    def ids_by_template(self: Any, *given: Any, **named: Any) -> Any:
+        if named.get("tokenize", True) and asked not in named:
+            note_bridge(f"{by_template.__name__}({asked}=False)")
+            named[asked] = bool(named.get("return_assistant_tokens_mask"))
+        return by_template(self, *given, **named)
+
+
+@dataclass(frozen=True)
+class _Older:
+    """An attribute by its older name; code may set one of its own."""
+
+    name: str
+    found: Callable[[Any], Any]
+
+    def __get__(self, tokenizer: Any, kind: Any) -> Any:
+        if tokenizer is None:
+            return self
+        note_bridge(self.name)
+        return self.found(tokenizer)
 
 
 #: What processors of transformers take beside their parts.

@@ -180,6 +180,7 @@ def _on_the_processor() -> Iterator[None]:
         patch.object(nn.Module, "to", move_here),
         patch.object(torch.autocast, "__init__", _narrow_on_the_cpu),
         patch.object(PreTrainedModel, "from_pretrained", classmethod(load_here)),
+        patch.object(torch, "set_default_tensor_type", _as_wide),
         patch.object(torch.cuda, "set_device", lambda _: None),
         patch.object(torch.cuda, "device_count", lambda: 1),  # over which code spreads its layers
         patch.object(torch.cuda, "synchronize", lambda *_: None),
@@ -193,6 +194,12 @@ def _begin_alone(*_: Any, **__: Any) -> None:
     if not torch.distributed.is_initialized():
         alone: Any = torch.distributed
         _BEGIN("gloo", store=alone.HashStore(), rank=0, world_size=1)
+
+
+def _as_wide(kind: Any) -> None:
+    """Of tensors that are made on a GPU, their dtype."""
+    found = getattr(torch, kind.rpartition(".")[2]) if isinstance(kind, str) else kind
+    torch.set_default_dtype(found.dtype)
 
 
 def _placed_here(device_map: Any) -> Any:

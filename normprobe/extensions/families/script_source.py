@@ -17,7 +17,7 @@ from normprobe.extensions.families.script_run import imports_look_in, run_script
 from normprobe.failures import is_native, missing_packages
 from normprobe.inputs.inputs_file import InputsFile, stand_in
 from normprobe.model.class_doubts import attention_doubt
-from normprobe.model.imported_code import run_setup
+from normprobe.model.imported_code import imports_that_may_fail, run_setup
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.options import Loading, flag
@@ -85,11 +85,12 @@ class ScriptSource(MemorySource):
         named = {**inputs_file.parts, **self.loading.parts}.get("decoder_layers", "")
         how: dict[str, Any] = {"layers": named, "bridged": trusted, "bridges": bridges}
         try:
-            ran = run_script(self._path, self._arguments, times, **how)
+            with imports_that_may_fail():
+                ran = run_script(self._path, self._arguments, times, **how)
         except NormprobeError as error:
             if not trusted or missing_packages(error.__cause__ or error) != [_KERNELS]:
                 raise
-            stand_in(_KERNELS)
+            stand_in(_KERNELS, tried=False)
             ran = run_script(self._path, self._arguments, times, **how)
             bridges.append(_KERNELS)
         self._times, self._script = times, ran.script

@@ -5,6 +5,8 @@ import logging
 import pickle
 import runpy
 import shlex
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -388,6 +390,39 @@ def test_a_script_of_a_launcher_runs_as_one_process(tmp_path: Path) -> None:
 
     norms = run.table.set_index(["quantity", "group", "layer"])["tokens"]
     assert norms["norm", "visual", 0] == 16
+
+
+def test_kernels_that_are_absent_are_stood_in_for_where_folders_hold_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without a file outlives the package around it, where that fails to import."""
+    if find_spec("flash_attn"):
+        pytest.skip("it is there")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    inside = tmp_path / "attends_by_kernels" / "llm"
+    inside.mkdir(parents=True)
+    (inside.parent / "__init__.py").write_text("from attends_by_kernels.llm import layers\n")
+    (inside / "layers.py").write_text("from flash_attn import flash_attn_func\n")
+    imports = f"import attends_by_kernels.llm.layers\n{_ASKED['forward']}"
+    run = Probe(_script(tmp_path, imports), trust_remote_code=True).layers()
+    assert run.record["status"] == "complete"
+    for name in [name for name in sys.modules if name.startswith("flash_attn")]:
+        del sys.modules[name]
+
+
+def test_what_is_wide_as_on_a_gpu_is_as_wide_where_there_is_none(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    wide = (
+        "torch.set_default_tensor_type(torch.cuda.DoubleTensor)\n"
+        "model, pixels = model.double(), pixels.double()\n"
+    )
+    try:
+        run = Probe(_script(tmp_path, wide + _ASKED["forward"])).layers()
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert run.record["status"] == "complete"
 
 
 def test_why_it_fails_is_said_with_the_place_and_the_version(tmp_path: Path) -> None:
