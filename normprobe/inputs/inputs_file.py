@@ -91,7 +91,7 @@ def stand_in(package: str, *, tried: bool = True) -> None:
         )
 
     def any_name(name: str) -> Any:
-        if name.startswith("__") or not (tried or not _is_tried()):
+        if name.startswith("__") or (not tried and _is_tried()):
             raise AttributeError(name)
         if package == "flash_attn":
             from normprobe.remote_code_bridges import flash_attention

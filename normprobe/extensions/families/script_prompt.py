@@ -28,6 +28,7 @@ from normprobe.extensions.families.script_run import (
     CACHE,
     CallOfModel,
     Caught,
+    as_it_is_now,
     is_picture,
     on_this_machine,
     without_inference_mode,
@@ -284,13 +285,17 @@ def _function_of(call: CallOfModel) -> Callable[..., Any] | None:
 def _made_before(
     call: CallOfModel, function: Callable[..., Any], caught: Caught, layer: nn.Module
 ) -> _Way | None:
-    """A call that had ended and returned what the outermost call takes (DeepSeek-VL)."""
+    """A call that had ended and returned what the outermost call takes (DeepSeek-VL).
+
+    It takes it by itself, or as the one picture in a list (MiniGPT-4).
+    """
     for earlier, returned in reversed(caught.ended):
         made = list(tensors(returned))
         for name, value in call.named.items():
-            if not isinstance(value, Tensor) or not value.is_floating_point():
+            held = value[0] if type(value) is list and len(value) == 1 else value
+            if not isinstance(held, Tensor) or not held.is_floating_point():
                 continue
-            place = next((i for i, each in enumerate(made) if _are_equal(each, value)), None)
+            place = next((i for i, each in enumerate(made) if _are_equal(each, held)), None)
             before = None if place is None else _function_of(earlier)
             if before is None or place is None or _model_around(earlier, layer) is None:
                 continue
@@ -303,14 +308,18 @@ def _go_on(
 ) -> Any:
     """Make a call again with what another one returned."""
     before = call.named[name]
-    rows = list(tensors(returned))[place].to(before.dtype)
+    (held,) = before if isinstance(before, list) else [before]
+    rows = list(tensors(returned))[place].to(held.dtype)
+    rows = rows.reshape(rows.shape[-held.dim() :])
     given = {key: value for key, value in call.named.items() if key not in _USED_UP}
-    return _called(function, call, {**given, name: rows.reshape(rows.shape[-before.dim() :])})
+    given[name] = [rows] if isinstance(before, list) else rows
+    return _called(function, call, given)
 
 
 def _called(function: Callable[..., Any], call: CallOfModel, named: Mapping[str, Any]) -> Any:
     """Call a function by names, and by places where that is how what follows gets in."""
     by_place = [name for name in call.first[: None if call.more else 1] if name in named]
+    named = {name: as_it_is_now(value) for name, value in named.items()}
     given = {name: value for name, value in named.items() if name not in by_place}
     return function(*(named[name] for name in by_place), *call.more, **given)
 

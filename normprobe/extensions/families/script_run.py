@@ -12,7 +12,6 @@ import logging
 import re
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
@@ -21,8 +20,8 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from copy import copy, deepcopy
+from dataclasses import dataclass, is_dataclass, replace
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from itertools import starmap, takewhile
 from pathlib import Path
@@ -82,7 +81,7 @@ class Caught:
         calls: from the outside in; the last one is that of the layer, or of what is inside of it.
         layers: all decoder layers.
         state: what the layer was given, ``[batch, seq, hidden]``.
-        ended: outermost calls that had ended, and what they returned; the last ones.
+        ended: calls that had ended before, the outermost that returned states, and these.
         opened: whether the script had opened a picture.
         precision: by the kind of device, the dtype of an autocast that was on.
     """
@@ -232,8 +231,8 @@ class _Watch:
         self.tokenizers = dict[int, PreTrainedTokenizerBase]()
         self._times, self._named = times, layers
         self._answering: FrameType | None = None  # the outermost call, once it is caught
-        self._running: dict[int, list[tuple[FrameType, CallOfModel]]] = {}
-        self._ended = deque[tuple[CallOfModel, Any]](maxlen=_KEPT)
+        self._running: dict[int, list[tuple[FrameType, CallOfModel, int]]] = {}
+        self._ended: list[tuple[CallOfModel, Any]] = []
         self._passed = set[CodeType]()
         self._opened = False
         self._shown = False  # pixels, to a function, since the model was asked the last time
@@ -258,9 +257,11 @@ class _Watch:
         elif event == "return":
             running = self._running[threading.get_ident()]
             if running and running[-1][0] is frame:
-                _, call = running.pop()
-                if not running and any(map(_is_state, tensors(returned))):
-                    self._ended.append((call, returned))
+                _, call, begun = running.pop()
+                if any(map(_is_state, tensors(returned))):  # what ended inside of it made that
+                    self._ended[begun:] = [(call, returned)]
+                around = running[-1][2] if running else 0
+                del self._ended[around : max(around, len(self._ended) - _KEPT)]
 
     def _see(self, frame: FrameType, code: CodeType) -> None:
         left_out = code.co_filename.startswith(_LEFT_OUT) or code.co_name.startswith("__")
@@ -279,18 +280,19 @@ class _Watch:
             self._passed.add(code)
             return
         running = self._running[threading.get_ident()]
-        running.append((frame, _call_of(held, code, models)))
+        running.append((frame, _call_of(held, code, models), len(self._ended)))
         self._shown |= any(starmap(_shows_pixels, running[-1][1].named.items()))
         if code.co_name != "forward" or len(running) == 1:
             return
         if layers := self._layers_around(first, running[0][1]):
-            calls = [_with_caches_kept(call) for _, call in running]
+            calls = [_with_caches_kept(call) for _, call, _ in running]
             kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
             precision = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
             states = filter(_is_state, tensors([*calls[-1].named.values(), *calls[-1].more]))
             state = next(states, None)
             kept = None if state is None else state.detach().clone()
-            caught = Caught(calls, layers, kept, list(self._ended), self._opened, precision)
+            before = self._ended[: running[0][2]]
+            caught = Caught(calls, layers, kept, before, self._opened, precision)
             (self._shown_to if self._shown else self._unseen).append(caught)
             self._shown = False
             if self._times in (len(self._shown_to), len(self._unseen) - _IN_VAIN):
@@ -353,10 +355,21 @@ def _models_in(values: Sequence[Any]) -> list[nn.Module]:
     return found
 
 
+def as_it_is_now(value: Any) -> Any:
+    """A copy of what a function may add to: lists, and conversations that hold them."""
+    if type(value) is list:
+        return [as_it_is_now(each) for each in value]
+    if not is_dataclass(value) or isinstance(value, type | Mapping):
+        return value
+    copied = copy(value)
+    vars(copied).update({name: as_it_is_now(held) for name, held in vars(value).items()})
+    return copied
+
+
 def _call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module]) -> CallOfModel:
     count = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames
-    named = {name: held[name] for name in names[:count] if name in held}
+    named = {name: as_it_is_now(held[name]) for name in names[:count] if name in held}
     more: Sequence[Any] = ()
     if code.co_flags & CO_VARARGS:
         more = held.get(names[count], ())

@@ -27,6 +27,7 @@ from normprobe.specimen import SPECIMEN_DIR
 #: A model of modules as one writes them, in the file that asks it; ``ANSWER`` is how it is asked.
 _OWN = """
 import sys
+from dataclasses import dataclass, field
 import numpy as np
 import torch
 from PIL import Image
@@ -62,6 +63,9 @@ class Reader(nn.Module):
         rows = self.projector(self.tower(pixels)) * 5
         table = self.llm.get_input_embeddings()
         return torch.cat([table(ids[:, :3]), rows, table(ids[:, 3:])], 1)
+
+    def encode(self, pixels):
+        return self.projector(self.tower(pixels)) * 5
 
     def forward(self, ids, pixels, *more, cache=None):
         assert more == ("as it is",)
@@ -151,6 +155,34 @@ class Talk:
         return self.model.chat(picture, " ".join(self.said))
 
 
+@dataclass
+class Said:
+    messages: list = field(default_factory=list)
+
+
+class Chat:
+    def __init__(self, model):
+        self.model = model
+
+    def upload(self, picture, said, seen):
+        side = torch.tensor(np.array(picture.resize((32, 32)))).permute(2, 0, 1)[None] / 255.0
+        seen.append(self.model.encode(side))
+        said.messages.append("see")
+        return "received"
+
+    def context(self, said, seen):
+        table = self.model.llm.get_input_embeddings()
+        words = [torch.tensor([[ord(letter) for letter in text]]) for text in said.messages]
+        return torch.cat([table(words[0]), *seen, *map(table, words[1:])], 1)
+
+    def answer(self, said, seen):
+        said.messages.append("so")
+        made = self.context(said, seen)
+        answer = self.model.llm.generate(inputs_embeds=made, max_new_tokens=2, do_sample=False)
+        said.messages[-1] = "it is"
+        return answer
+
+
 def ask(model, picture, question):
     side = torch.tensor(np.array(picture.resize((32, 32)))).permute(2, 0, 1)[None] / 255.0
     ids = torch.tensor([[ord(letter) for letter in question]])
@@ -176,6 +208,11 @@ _ASKED = {
     ),
     "of what holds it": "Talk(model).answer(picture, question)",
     "of a function": "ask(model, picture, question)",
+    "of a conversation": (
+        "talk, said, seen = Chat(model), Said(), []\n"
+        "talk.upload(picture, said, seen)\nsaid.messages.append('what?')\n"
+        "talk.answer(said, seen)"
+    ),
     "looped over": "model.loop(ids, pixels)",
     "of more words than it is given": "model.act(ids, pixels)",
     "in a thread": (
@@ -518,8 +555,9 @@ def test_rows_and_norms_are_those_of_its_own_run(asked: str, tmp_path: Path) -> 
             assert row.mean == pytest.approx(expected.mean(), rel=close)
 
 
-def test_the_interface_is_that_of_its_own_run(tmp_path: Path) -> None:
-    run = Probe(_script(tmp_path, _ASKED["chat"])).interface()
+@pytest.mark.parametrize("asked", ["chat", "of a conversation"])
+def test_the_interface_is_that_of_its_own_run(asked: str, tmp_path: Path) -> None:
+    run = Probe(_script(tmp_path, _ASKED[asked])).interface()
 
     table = run.table[run.table["quantity"] == "norm"].set_index(["stage", "group"])
     visual = table.xs("visual", level="group")["tokens"]
@@ -529,8 +567,9 @@ def test_the_interface_is_that_of_its_own_run(tmp_path: Path) -> None:
         "projector_output": 16,
         "decoder_input": 16,
     }
-    assert table.loc[("decoder_input", "text"), "tokens"] == len("What is it?")
-    assert run.record["model"] == "ask it"
+    words = "What is it?" if asked == "chat" else "seewhat?so"
+    assert table.loc[("decoder_input", "text"), "tokens"] == len(words)
+    assert run.record["model"] == "ask it" and not run.record.get("doubts")
 
 
 #: Of transformers, with its own processor, as the page of a checkpoint has it.
