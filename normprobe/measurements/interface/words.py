@@ -55,6 +55,11 @@ def verdict(run: RunStore) -> Verdict:
             else "What videos are before the decoder is left out: it cannot be told."
         )
         findings.append(Finding("videos", told))
+    of_vision = {"vision_encoder", "projector"} & {*run.record.get("parts", ["projector"])}
+    makes = bool(of_vision) or "discrete" in run.record["fusion"]
+    if not makes and _has(interface, DECODER_INPUT, VISUAL):
+        told = "What visual tokens are before the decoder is left out: nothing ran that makes them."
+        findings.append(Finding("stages", told))
     if run.record.get("input_by_construction"):
         findings += _construction(run.record["before_layer_1"])
     return verdict_of(headline, findings, closing)

@@ -572,6 +572,17 @@ def test_the_interface_is_that_of_its_own_run(asked: str, tmp_path: Path) -> Non
     assert run.record["model"] == "ask it" and not run.record.get("doubts")
 
 
+def test_rows_that_were_made_before_have_no_stages_and_it_is_said(tmp_path: Path) -> None:
+    """Of two pictures each call would have to be made again."""
+    second = "talk.upload(picture, said, seen)\nsaid.messages.append('what?')"
+    asked = _ASKED["of a conversation"].replace("said.messages.append('what?')", second)
+    run = Probe(_script(tmp_path, asked)).interface()
+    rows = run.table[run.table["quantity"] == "norm"].set_index(["stage", "group"])["tokens"]
+    assert dict(rows)["decoder_input", "visual"] == 32
+    assert [stage for stage, group in dict(rows) if group == "visual"] == ["decoder_input"]
+    assert "nothing ran that makes them" in str(run.verdict)
+
+
 #: Of transformers, with its own processor, as the page of a checkpoint has it.
 _NATIVE = """
 import argparse
