@@ -176,10 +176,13 @@ def _left_out(first: Mapping[type, nn.Module]) -> str:
 
     A class for each way to attend derives from the first one; norms of queries may lack in some.
     """
+    from transformers import PreTrainedModel
+
     for kind, module in first.items():
         base = kind.__mro__[1]
         own = not base.__module__.startswith(("torch.", "transformers."))
-        if not own or "forward" not in vars(kind) or "forward" not in vars(base):
+        whole = isinstance(module, PreTrainedModel)  # it may read a state and write nothing (MoCa)
+        if not own or whole or "forward" not in vars(kind) or "forward" not in vars(base):
             continue
         ours, theirs = source_of(kind), source_of(vars(base)["forward"])
         weighs = [name for name, part in module.named_children() if [*part.parameters()]]
@@ -188,7 +191,7 @@ def _left_out(first: Mapping[type, nn.Module]) -> str:
         if left and len(left) < len(used):
             return (
                 f"{kind.__name__} leaves out {', '.join(left)}, which {base.__name__} computes "
-                "with: another --attn-implementation may be that of its authors"
+                "with: another attn_implementation may be that of its authors"
             )
     return ""
 

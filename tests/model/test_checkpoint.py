@@ -549,9 +549,30 @@ class _Handed(_Eager):
 def test_an_attention_that_leaves_out_what_another_computes_with_is_a_doubt() -> None:
     """Emu3.5's of sdpa has the norms of queries and keys, and never runs them."""
     told = attention_doubt(nn.Sequential(_Eager(), _Faster()))
-    assert told.startswith("_Faster leaves out q_norm, which _Eager computes with: another --att")
+    assert told.startswith("_Faster leaves out q_norm, which _Eager computes with: another attn")
     assert attention_doubt(nn.Sequential(_Eager(), _Whole(), _Handed())) == ""
     assert attention_doubt(tiny_model("llava")) == ""
+
+
+class _Writes(PreTrainedModel):
+    config_class = PretrainedConfig
+
+    def __init__(self) -> None:
+        super().__init__(PretrainedConfig())
+        self.model, self.lm_head = nn.Linear(2, 2), nn.Linear(2, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.lm_head(self.model(x))
+
+
+class _Retrieves(_Writes):
+    def forward(self, x: Any) -> Any:
+        return self.model(x)
+
+
+def test_a_model_that_writes_nothing_is_no_attention_that_leaves_something_out() -> None:
+    """MoCa's reads a state of a class that it derives, and has no use for its head."""
+    assert attention_doubt(_Retrieves()) == ""
 
 
 class _Gated(_Eager):

@@ -553,7 +553,8 @@ def _failed(path: Path, error: BaseException, bridged: bool) -> NormprobeError:
     if packages := missing_packages(error):
         way = install(packages)
     elif bridged and way is by_itself:
-        way = f"{by_itself}; {other_version(_written_for(error))}"
+        other = other_version(_written_for(error)).partition("; a later --revision")[0]
+        way = f"{by_itself}; {other}"
     elif not bridged:
         way += "; --trust-remote-code bridges what transformers changed for older code"
     said = first_line(error, most=2000)
