@@ -51,7 +51,6 @@ from normprobe.remote_code_bridges import (
     noted,
     processors,
 )
-from normprobe.specimen import SPECIMEN_DIR
 from normprobe.versions import is_line_5
 
 
@@ -369,26 +368,6 @@ def test_a_generation_setting_of_the_file_is_read_by_older_code() -> None:
 
 
 @pytest.mark.skipif(not is_line_5(), reason="memory without values since transformers 5")
-def test_a_tokenizer_has_the_names_and_the_template_of_before() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(SPECIMEN_DIR)
-    talk = [{"role": "user", "content": "as it was"}]
-    bridged: list[str] = []
-    with remote_code_bridges.foreign_code(True, bridged):
-        assert tokenizer.encode_plus("as").input_ids == tokenizer("as").input_ids
-        pairs = tokenizer.batch_encode_plus(["as", "it"], padding=True)
-        assert pairs.input_ids == tokenizer(["as", "it"], padding=True).input_ids
-        assert isinstance(tokenizer.additional_special_tokens, list)
-        ids = tokenizer.apply_chat_template(talk, return_tensors="pt")
-        assert ids.shape[0] == 1
-        held = tokenizer.apply_chat_template(talk, return_tensors="pt", return_dict=True)
-        assert torch.equal(held["input_ids"], ids)
-        assert isinstance(tokenizer.apply_chat_template(talk, tokenize=False), str)
-    if is_line_5():
-        assert {"encode_plus", "apply_chat_template(return_dict=False)"} <= set(bridged)
-    tokenizer.additional_special_tokens = ["<its own>"]
-    assert tokenizer.additional_special_tokens == ["<its own>"]
-
-
 def test_what_older_code_loads_itself_keeps_its_buffers(tmp_path: Path) -> None:
     class Older(PreTrainedModel):
         config_class = PretrainedConfig

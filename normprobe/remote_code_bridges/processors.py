@@ -172,12 +172,12 @@ _TOKENIZER_NAMES: Mapping[str, Any] = {
 
 def bridge_tokenizer_names(base: Any) -> None:
     """Names that tokenizers had until 5; a template makes ids where no dict is asked for."""
+    if not is_line_5():  # where an instance has them, and no class
+        return
     for name, found in _TOKENIZER_NAMES.items():
         if not hasattr(base, name):
             setattr(base, name, _Older(name, found))
     by_template, asked = base.apply_chat_template, "return_dict"
-    if not signature(by_template).parameters[asked].default:
-        return
 
     @in_place_of(base, by_template.__name__)
     def ids_by_template(self: Any, *given: Any, **named: Any) -> Any:

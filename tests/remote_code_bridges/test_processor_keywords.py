@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from support.remote_code.tokenizer import byte_tokenizer
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.processing_utils import ProcessingKwargs
@@ -102,3 +103,25 @@ def test_lists_of_optional_parts_begin_with_that_of_all() -> None:
         more = {"additional_special_tokens": ["<two>"]}
         tokenizer.add_special_tokens(more, replace_additional_special_tokens=False)
     assert len(tokenizer("<one><two>").input_ids) == 2
+
+
+def test_a_tokenizer_has_the_names_and_the_template_of_before() -> None:
+    tokenizer = byte_tokenizer(["<its>"], "{% for m in messages %}{{ m.content }}{% endfor %}")
+    talk = [{"role": "user", "content": "as it was"}]
+    bridged: list[str] = []
+    with remote_code_bridges.foreign_code(True, bridged):
+        assert tokenizer.encode_plus("as").input_ids == tokenizer("as").input_ids
+        pairs = tokenizer.batch_encode_plus(["as", "it"], padding=True)
+        assert pairs.input_ids == tokenizer(["as", "it"], padding=True).input_ids
+        assert tokenizer.additional_special_tokens == ["<its>"]
+        its = tokenizer.convert_tokens_to_ids(["<its>"])
+        assert tokenizer.additional_special_tokens_ids == its
+        ids = tokenizer.apply_chat_template(talk, return_tensors="pt")
+        assert ids.shape == (1, len("as it was"))
+        held = tokenizer.apply_chat_template(talk, return_tensors="pt", return_dict=True)
+        assert torch.equal(held["input_ids"], ids)
+        assert tokenizer.apply_chat_template(talk, tokenize=False) == "as it was"
+    if is_line_5():
+        assert {"encode_plus", "apply_chat_template(return_dict=False)"} <= set(bridged)
+    tokenizer.additional_special_tokens = ["<eos>"]
+    assert tokenizer.additional_special_tokens == ["<eos>"]
