@@ -930,6 +930,25 @@ def test_all_public_names_are_imported_by_a_star(
         assert importlib.import_module("imports_a_star").found
 
 
+def test_names_of_types_come_with_a_star_and_dataclasses_begin_as_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Python 3.10 and older transformers (MiniGPT-5, TinyLLaVA)."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "as_it_was_in_3_10.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from transformers.generation.utils import *\n\n"
+        "@dataclass\nclass Slot:\n    text: str = 'a'\n\n"
+        "@dataclass\nclass Template:\n    slot: Slot = Slot('b')\n\n"
+        "def ask(words: List[Union[str, int]], to: Optional[Dict] = None) -> Tuple: ...\n"
+    )
+    bridged: list[str] = []
+    with remote_code_bridges.foreign_code(True, bridged):
+        module = importlib.import_module("as_it_was_in_3_10")
+    assert module.Template().slot == module.Slot("b")
+    assert "defaults of dataclasses" in bridged
+
+
 def test_a_table_that_grows_while_it_is_made_has_no_mean_without_memory() -> None:
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
     with remote_code_bridges.foreign_code(True, []), torch.device("meta"):

@@ -68,8 +68,7 @@ _GUESSED = re.compile(rf"^(?!\s*(#|import |from |pass\b|stand_in)).*# .*\b{GUESS
 _COMPILERS = ("triton", "numba")
 
 
-#: What a block holds that tries imports alone, and notes that they are there.
-_IMPORTS = (ast.Import, ast.ImportFrom, ast.Assign)
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def stand_in(package: str, *, tried: bool = True) -> None:
@@ -127,13 +126,16 @@ def _is_tried() -> bool:
         for block in ast.walk(ast.parse(text)) if "try:" in text else ():
             if (
                 isinstance(block, ast.Try)
-                and block.handlers
-                and block.lineno < frame.f_lineno < block.handlers[0].lineno
-                and all(isinstance(each, _IMPORTS) for each in block.body)
-                and not any(isinstance(each, ast.Raise) for each in ast.walk(block.handlers[0]))
+                and any(_imports_at(frame.f_lineno, each) for each in block.body)
+                and all(isinstance(each, (*_IMPORTS, ast.Assign)) for each in block.body)
+                and not any(isinstance(e, ast.Raise) for h in block.handlers for e in ast.walk(h))
             ):
                 return True
     return False
+
+
+def _imports_at(line: int, each: ast.stmt) -> bool:
+    return isinstance(each, _IMPORTS) and each.lineno <= line <= (each.end_lineno or 0)
 
 
 class _Defined:

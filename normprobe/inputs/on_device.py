@@ -144,6 +144,10 @@ def _permuted(pixels: Tensor, kept: Tensor) -> Tensor:
     return permuted
 
 
+#: Marks a function that takes a batch in the types in which it comes, and a model run by it.
+AS_GIVEN = "takes_as_given"
+
+
 def named_inputs(model: nn.Module, inputs: Any) -> dict[str, Any]:
     """One batch as a user has it, by the names of the model's forward; arrays become tensors.
 
@@ -199,10 +203,12 @@ def completed(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """Copy a batch where it is, with all that the model wants.
 
     Returns:
-        Copies of all tensors, floats in the model's dtype. For an encoder-decoder it has
-        ``decoder_input_ids``: the start token alone, [batch, 1], where the processor gave none.
+        Copies of all tensors, floats in the model's dtype, but those that a script passes. For an
+        encoder-decoder it has ``decoder_input_ids``: the start token alone, [batch, 1], where the
+        processor gave none.
     """
-    dtype, config = dtype_of(model), transformers_config(model)
+    config = transformers_config(model)
+    dtype = None if getattr(type(model), AS_GIVEN, False) else dtype_of(model)
 
     def copied(tensor: Tensor) -> Tensor:
         return tensor.to(dtype if tensor.is_floating_point() else None, copy=True)

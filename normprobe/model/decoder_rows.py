@@ -89,7 +89,8 @@ def decoder_rows(
         raise NormprobeError(
             f"decoder layer 1 receives {list(entered.shape[:2])} rows of a batch, and "
             f"{list(again.shape[:2])} when it runs again with moved words: its code draws their "
-            "number (MQT-LLaVA), or chooses it by what it reads (AVG-LLaVA)",
+            "number (MQT-LLaVA), chooses it by what it reads (AVG-LLaVA), or keeps what it was "
+            "asked",
             "fix it by an input of its forward, which build(...) of --inputs FILE.py returns, or "
             "by a field of the model, in prepare(model, processor)",
         )

@@ -69,7 +69,7 @@ def wrong_part(
         return (
             "projector",
             "hands over other rows than enter the decoder at visual places: the cosine of one with "
-            f"the nearest is {cosine:.2f}, expected 1",
+            f"the nearest is {cosine:.4f}, expected 1",
         )
     return None
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from normprobe.errors import NormprobeError
+from normprobe.inputs.on_device import AS_GIVEN
 from normprobe.model.tracing.recording import tensors
 from normprobe.tensors import like
 
@@ -59,6 +60,7 @@ def run_by(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
     # That of transformers says what its own forward does.
     room = __name__ if kind.__module__.startswith("transformers.") else kind.__module__
     own = {"forward": run, "__module__": room, "run_by_function": model}
+    own[AS_GIVEN] = AS_GIVEN in vars(forward)
     same: nn.Module = object.__new__(type(kind.__name__, (kind,), own))
     same.__dict__ = model.__dict__
     if hooked:

@@ -14,6 +14,7 @@ The chapters: ``moved_names``, ``configs``, ``model_classes`` (how they are made
 """
 
 import builtins
+import dataclasses
 import importlib
 import sys
 import warnings
@@ -51,11 +52,13 @@ from normprobe.remote_code_bridges.attention import (
     bridge_causal_mask,
     bridge_flash_keyword,
     bridge_mask_keywords,
+    bridge_no_attention,
 )
 from normprobe.remote_code_bridges.composites import bridge_parts, bridge_text_alone
 from normprobe.remote_code_bridges.configs import (
     bridge_composition,
     bridge_config_defaults,
+    bridge_default_of_fields,
     bridge_default_rope,
     bridge_flat_config,
     bridge_own_flat_config,
@@ -185,9 +188,11 @@ def foreign_code(trusted: bool, bridges: list[str], *, at_once: bool = False) ->
     bridge_capturing()
     bridge_asked_flash_attention(PreTrainedModel)
     bridge_flash_attention(ALL_ATTENTION_FUNCTIONS)
+    bridge_no_attention(ALL_ATTENTION_FUNCTIONS)
     bridge_alone(torch.distributed)
     bridge_cache(DynamicCache)
     bridge_token_of_config(PretrainedConfig)
+    bridge_default_of_fields(dataclasses)
     bridge_spread(PretrainedConfig)
     bridge_unset_rope(PretrainedConfig)
     bridge_listed_parts(ProcessorMixin)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from normprobe.remote_code_bridges.noted import in_place_of, note_bridge, noting, source_of
+from normprobe.versions import is_line_5
 
 #: What decoders of transformers called for the mask of their layers, and call no more.
 _OF_MASKS = ("_update_causal_mask", "_prepare_decoder_attention_mask")
@@ -126,3 +127,18 @@ def bridge_asked_flash_attention(base: Any) -> None:
             note_bridge("eager attention of a part that has no other")
             asked = "eager"
         return choose(self, asked, *more, **options)
+
+
+def bridge_no_attention(offered: Any) -> None:
+    """A config that names no attention, as one inside of another may, gets what most have.
+
+    ``offered``: the functions of transformers 4, by what a config names (LanguageBind).
+    """
+    if is_line_5():  # which takes the eager one
+        return
+
+    def attend(*given: Any, **named: Any) -> Any:
+        note_bridge("_attn_implementation=None")
+        return offered["sdpa"](*given, **named)
+
+    offered[None] = attend

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, is_dataclass
 from functools import wraps
 from inspect import get_annotations, signature, unwrap
 from typing import Any
@@ -15,7 +15,13 @@ from transformers import (
     configuration_utils,
 )
 
-from normprobe.remote_code_bridges.noted import note_bridge, noting, source_of, takes_keywords
+from normprobe.remote_code_bridges.noted import (
+    in_place_of,
+    note_bridge,
+    noting,
+    source_of,
+    takes_keywords,
+)
 from normprobe.versions import is_line_5
 
 _REGISTER = AutoConfig.register
@@ -99,6 +105,24 @@ def fields_that_may_be(config_class: type, **options: Any) -> type:
         note_bridge("mutable defaults")
         config_class.__annotations__ = kept
     return dataclass(config_class, **options)
+
+
+def bridge_default_of_fields(module: Any) -> None:
+    """Since Python 3.11 no field may begin as what has no hash, such as another dataclass has.
+
+    ``module``: ``dataclasses``.
+    """
+    name = "_get_field"
+    get_field = getattr(module, name)
+
+    @in_place_of(module, name)
+    def get(cls: type, field: str, *more: Any) -> Any:
+        held = getattr(cls, field, None)
+        kind = type(held.default if isinstance(held, Field) else held)
+        if noting and is_dataclass(kind) and kind.__hash__ is None:
+            note_bridge("defaults of dataclasses")
+            kind.__hash__ = object.__hash__
+        return get_field(cls, field, *more)
 
 
 def init_as_written(config_class: Any) -> Any:

@@ -166,6 +166,11 @@ MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     # Private, and of no use to a forward (PIIP).
     ("transformers.modeling_utils", "_load_state_dict_into_model", lambda: None),
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
+    *(  # with all else of the module, by a star (MiniGPT-5)
+        (module, name, partial(getattr, typing, name))
+        for module in ("transformers.generation.utils", *map(modeling, CALLED))
+        for name in ("Dict", "List", "Optional", "Tuple", "Union")
+    ),
 )
 
 #: Where transformers has what several models share, and a line that defines a name there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,9 @@ from normprobe.extensions.families.script_run import (
     CallOfModel,
     Caught,
     as_it_is_now,
+    drawing_as,
     is_picture,
+    of_one_beam,
     on_this_machine,
     without_inference_mode,
 )
@@ -42,6 +44,9 @@ from normprobe.model.tracing.recording import tensors
 
 #: What a batch calls the ids of a prompt, ``[batch, seq]``, and pixels that no argument holds.
 _IDS, _PIXELS = "input_ids", "pixel_values"
+
+#: Beside a batch: what is drawn at random is drawn anew.
+_ANEW = "drawn anew"
 
 #: What no function that runs again may get: it holds what was written before.
 _USED_UP = ("streamer",)
@@ -96,12 +101,13 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
     for way in ways:
         try:
             prompt = _prompt_by(way, caught, layer, owner, how)
-            same = _brings_the_same(prompt, caught, layer, how)
+            same, draws = _brings_the_same(prompt, caught, layer, how)
         except Exception as error:  # code of any kind: another way may do
             if not failed:
                 failed = f"{type(error).__name__}: {first_line(error)}{last_line_of(error)}"
                 failed = f"{way.call.code.co_name} cannot be called again: {failed}"
             continue
+        prompt = replace(prompt, doubt=_DRAWS if draws else "" if same else _CHANGES)
         found.append((_shows(prompt.batch), same, prompt))
         if all(found[-1][:2]):
             break
@@ -121,8 +127,8 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
         )
     if caught.opened and not shown:
         return replace(prompt, doubt=UNSEEN + f"; {failed}" * bool(failed))
-    changes = _CHANGES + _IN_TRAINING * prompt.model.training
-    doubts = ["" if same else changes, _masked_places(prompt), _short_mask(caught)]
+    changes = prompt.doubt + _IN_TRAINING * bool(prompt.doubt and prompt.model.training)
+    doubts = [changes, _masked_places(prompt), _short_mask(caught)]
     return replace(prompt, doubt="; ".join(filter(None, doubts)))
 
 
@@ -160,9 +166,12 @@ UNSEEN = (
 )
 _CHANGES = (
     "asked the same again, the model of the script enters its first layer with other rows: it "
-    "keeps what it was asked, or draws at random"
+    "keeps what it was asked"
 )
-
+_DRAWS = (
+    "the model of the script draws rows at random before its first layer: measured is what the "
+    "script drew"
+)
 
 _IN_TRAINING = ", or drops some: it is in training mode, and measured without; call its eval()"
 
@@ -184,12 +193,16 @@ def _how_layers_run(ways: Sequence[_Way], caught: Caught) -> HowLayersRun | None
     return None
 
 
-def _asked_by(way: _Way, caught: Caught, named: Mapping[str, Any]) -> Any:
+def _asked_by(
+    way: _Way, caught: Caught, named: Mapping[str, Any], *, drawn_anew: bool = False
+) -> Any:
     """Make the call with arguments by their names, as things were when the script made it."""
     given = {name: value for name, value in named.items() if name not in _USED_UP}
     with ExitStack() as stack:
         stack.enter_context(on_this_machine())
         stack.enter_context(without_inference_mode())
+        stack.enter_context(of_one_beam())
+        stack.enter_context(nullcontext() if drawn_anew else drawing_as(way.call.drawing))
         for kind, dtype in caught.precision.items():
             stack.enter_context(torch.autocast(kind, dtype))
         if CACHE in given:  # each time as it was
@@ -212,10 +225,11 @@ def _prompt_by(
     inside: dict[str, _TakenInside] = {}
 
     def forward(_: nn.Module, **given: Any) -> Any:
+        anew = _ANEW in given
         given = {name: given[name] for name in batch if name in given}  # and nothing else
         inner = [inside[name].taking(given.pop(name)) for name in inside]
         named = {ids if name == _IDS else name: value for name, value in given.items()} | others
-        run = partial(_asked_by, way, caught, named)
+        run = partial(_asked_by, way, caught, named, drawn_anew=anew)
         with ExitStack() as stack:
             for taking in inner:
                 stack.enter_context(taking)
@@ -287,12 +301,12 @@ def _made_before(
 ) -> _Way | None:
     """A call that had ended and returned what the outermost call takes (DeepSeek-VL).
 
-    It takes it by itself, or as the one picture in a list (MiniGPT-4).
+    It takes it by itself, or as the one picture in a list, or in one of lists (MiniGPT-4).
     """
     for earlier, returned in reversed(caught.ended):
         made = list(tensors(returned))
         for name, value in call.named.items():
-            held = value[0] if type(value) is list and len(value) == 1 else value
+            held = _alone_in(value)
             if not isinstance(held, Tensor) or not held.is_floating_point():
                 continue
             place = next((i for i, each in enumerate(made) if _are_equal(each, held)), None)
@@ -308,12 +322,19 @@ def _go_on(
 ) -> Any:
     """Make a call again with what another one returned."""
     before = call.named[name]
-    (held,) = before if isinstance(before, list) else [before]
-    rows = list(tensors(returned))[place].to(held.dtype)
-    rows = rows.reshape(rows.shape[-held.dim() :])
+    held = _alone_in(before)
+    rows: Any = list(tensors(returned))[place].to(held.dtype)
+    rows = rows.reshape((1,) * (held.dim() - rows.dim()) + rows.shape[-held.dim() :])
+    while before is not held:
+        before, rows = before[0], [rows]
     given = {key: value for key, value in call.named.items() if key not in _USED_UP}
-    given[name] = [rows] if isinstance(before, list) else rows
-    return _called(function, call, given)
+    return _called(function, call, {**given, name: rows})
+
+
+def _alone_in(value: Any) -> Any:
+    while type(value) is list and len(value) == 1:
+        value = value[0]
+    return value
 
 
 def _called(function: Callable[..., Any], call: CallOfModel, named: Mapping[str, Any]) -> Any:
@@ -331,18 +352,23 @@ def _are_equal(made: Tensor, taken: Tensor) -> bool:
 
 def _brings_the_same(
     prompt: ScriptPrompt, caught: Caught, layer: nn.Module, how: HowLayersRun | None
-) -> bool:
-    """Whether the first layer gets what it got in the script, twice; of pieces, the first one."""
+) -> tuple[bool, bool]:
+    """Whether the first layer gets what it got in the script, twice, and whether that is drawn.
+
+    Of pieces it is the first one.
+    """
     first, second = (_state_entering(layer, prompt) for _ in range(2))
     if caught.state is None or first is None or second is None:
-        return caught.state is None and first is not None
+        return caught.state is None and first is not None, False
     begins = first
     if how is not None:
         begins = first[..., : caught.state.shape[-2], :].reshape(caught.state.shape)
-    return _are_close(begins, caught.state) and _are_close(second, first)
+    same = _are_close(begins, caught.state) and _are_close(second, first)
+    anew = _state_entering(layer, prompt, **{_ANEW: True}) if same else None
+    return same, anew is not None and not _are_close(anew, first)
 
 
-def _state_entering(layer: nn.Module, prompt: ScriptPrompt) -> Tensor | None:
+def _state_entering(layer: nn.Module, prompt: ScriptPrompt, **more: bool) -> Tensor | None:
     seen: list[Tensor] = []
 
     def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -351,7 +377,7 @@ def _state_entering(layer: nn.Module, prompt: ScriptPrompt) -> Tensor | None:
 
     handle = layer.register_forward_pre_hook(see, with_kwargs=True)
     with attached(handle), torch.no_grad(), suppress(Enough):
-        prompt.forward(prompt.model, **prompt.batch)
+        prompt.forward(prompt.model, **prompt.batch, **more)
     return seen[0] if seen else None
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import re
+import shlex
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,20 +23,28 @@ from contextlib import (
     suppress,
 )
 from copy import copy, deepcopy
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial, wraps
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from itertools import starmap, takewhile
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import install, last_line_of, missing_packages, other_package, other_version
@@ -42,12 +52,17 @@ from normprobe.inputs.on_device import has_colours
 from normprobe.model.find.structure import find_parts
 from normprobe.model.tracing.recording import tensors
 from normprobe.remote_code_bridges import foreign_code
+from normprobe.remote_code_bridges.noted import note_bridge
+from normprobe.tensors import with_tensors
 
 #: Files whose calls show nothing: those of torch, and what Python brings itself.
 _LEFT_OUT = (str(Path(torch.__file__).parent), "<frozen")
 
 #: Characters of a message, at its beginning and end.
 _SAID = 100
+
+#: Whose objects are no conversations.
+_NOT_TALK = {"PIL", "builtins", "numpy", "tokenizers", "torch", "transformers", "types"}
 
 #: Keys and values of words before.
 CACHE = "past_key_values"
@@ -71,6 +86,7 @@ class CallOfModel:
     first: Sequence[str]  # names of those that may be passed by place
     more: Sequence[Any]  # those of ``*args``
     models: Sequence[nn.Module]  # among its arguments, or held by one
+    drawing: tuple[Any, ...]  # the states of what draws at random, as it began
 
 
 @dataclass(frozen=True)
@@ -113,8 +129,15 @@ class _Reached(SystemExit):  # scripts pass over any Exception; a thread ends by
     """Ends a script: its model begins to answer, for the last time that is wanted."""
 
 
+#: What autocast computes in the narrower type, and what in the wider one.
+_NARROWED = (
+    *("conv1d", "conv2d", "conv3d", "linear", "matmul", "__matmul__", "bmm", "einsum"),
+    "scaled_dot_product_attention",
+)
+_WIDENED = ("layer_norm", "group_norm", "cat", "stack")
+
 _BEGIN: Any = getattr(torch.distributed, "init_process_group", None)
-_AUTOCAST = torch.autocast.__init__
+_AUTOCAST, _LOAD, _DEVICE = torch.autocast.__init__, torch.load, torch.device
 
 
 class _OnThisMachine(TorchFunctionMode):
@@ -130,7 +153,34 @@ class _OnThisMachine(TorchFunctionMode):
             return args[0]
         if getattr(func, "__name__", "") == "to":
             args = (args[0], *map(_on_the_cpu, args[1:]))
-        return func(*args, **more)
+        try:
+            return func(*args, **more)
+        except RuntimeError:
+            made = _of_one_width(func, args, more)
+            if made is None:
+                raise
+            return made
+
+
+def _of_one_width(func: Any, args: Any, named: Mapping[str, Any]) -> Any:
+    """What autocast of a GPU makes of floats of several widths; None: it makes nothing of them.
+
+    Code that asks for it by the device of its model does without on a CPU (BLIP-2, MiniGPT-4).
+    """
+    name = getattr(func, "__name__", "")
+    widths = {each.dtype for each in tensors([args, named]) if each.is_floating_point()}
+    if len(widths) < 2 or name not in (*_NARROWED, *_WIDENED):
+        return None
+    note_bridge("autocast of a GPU")
+    pick = min if name in _NARROWED else max
+    width = pick(widths, key=lambda each: each.itemsize)
+    cast = partial(with_tensors, change=lambda each: _as_float(each, width))
+    with torch.autocast("cpu", enabled=False):
+        return func(*cast(list(args)), **cast(dict(named)))
+
+
+def _as_float(tensor: Tensor, width: torch.dtype) -> Tensor:
+    return tensor.to(width) if tensor.is_floating_point() else tensor
 
 
 def on_this_machine() -> AbstractContextManager[object]:
@@ -159,6 +209,19 @@ def without_inference_mode() -> Iterator[None]:
 
 
 @contextmanager
+def of_one_beam() -> Iterator[None]:
+    """Inside the block an answer is looked for once: beams read copies of one prompt."""
+    generate = GenerationMixin.generate
+
+    def once(self: Any, *given: Any, **named: Any) -> Any:
+        asked = {"num_beams": 1, "num_return_sequences": 1}
+        return generate(self, *given, **(named | asked))
+
+    with patch.object(GenerationMixin, "generate", wraps(generate)(once)):
+        yield
+
+
+@contextmanager
 def _on_the_processor() -> Iterator[None]:
     load = vars(PreTrainedModel)["from_pretrained"].__func__
 
@@ -180,6 +243,9 @@ def _on_the_processor() -> Iterator[None]:
         patch.object(torch.autocast, "__init__", _narrow_on_the_cpu),
         patch.object(PreTrainedModel, "from_pretrained", classmethod(load_here)),
         patch.object(torch, "set_default_tensor_type", _as_wide),
+        patch.object(torch, "device", _Device),
+        patch.object(torch, "load", _load_here),
+        patch.object(torch.cuda, "current_device", lambda: 0),
         patch.object(torch.cuda, "set_device", lambda _: None),
         patch.object(torch.cuda, "device_count", lambda: 1),  # over which code spreads its layers
         patch.object(torch.cuda, "synchronize", lambda *_: None),
@@ -195,6 +261,24 @@ def _begin_alone(*_: Any, **__: Any) -> None:
         _BEGIN("gloo", store=alone.HashStore(), rank=0, world_size=1)
 
 
+class _DeviceKind(type):
+    def __call__(cls, place: Any, *number: Any) -> torch.device:
+        """``torch.device(0)`` is one of a GPU, too."""
+        return _DEVICE("cpu") if isinstance(place, int) else _DEVICE(place, *number)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _DEVICE)
+
+
+class _Device(metaclass=_DeviceKind):
+    """Stands for ``torch.device``."""
+
+
+def _load_here(file: Any, map_location: Any = None, *given: Any, **named: Any) -> Any:
+    place = "cpu" if map_location is None else _on_the_cpu(map_location)
+    return _LOAD(file, place, *given, **named)
+
+
 def _as_wide(kind: Any) -> None:
     """Of tensors that are made on a GPU, their dtype."""
     found = getattr(torch, kind.rpartition(".")[2]) if isinstance(kind, str) else kind
@@ -208,15 +292,20 @@ def _placed_here(device_map: Any) -> Any:
     return _on_the_cpu(device_map)
 
 
-def _narrow_on_the_cpu(self: Any, device_type: str, *given: Any, **named: Any) -> None:
+def _narrow_on_the_cpu(
+    self: Any, device_type: str, dtype: torch.dtype | None = None, *given: Any, **named: Any
+) -> None:
     """``torch.autocast("cuda")`` computes as wide on a CPU as it would have on a GPU."""
-    _AUTOCAST(self, _on_the_cpu(device_type), *given, **named)
+    here = _on_the_cpu(device_type)
+    if dtype is None and here != device_type:
+        dtype = torch.float16
+    _AUTOCAST(self, here, dtype, *given, **named)
 
 
 def _on_the_cpu(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return "cpu"  # the number of a GPU
-    named = value if isinstance(value, str | torch.device) else ""
+    named = value if isinstance(value, str | _DEVICE) else ""
     return "cpu" if str(named).partition(":")[0] == "cuda" else value
 
 
@@ -230,6 +319,7 @@ class _Watch:
         self._shown_to: list[Caught] = []
         self.tokenizers = dict[int, PreTrainedTokenizerBase]()
         self._times, self._named = times, layers
+        self.failed = ""  # the last module that did
         self._answering: FrameType | None = None  # the outermost call, once it is caught
         self._running: dict[int, list[tuple[FrameType, CallOfModel, int]]] = {}
         self._ended: list[tuple[CallOfModel, Any]] = []
@@ -265,6 +355,7 @@ class _Watch:
 
     def _see(self, frame: FrameType, code: CodeType) -> None:
         left_out = code.co_filename.startswith(_LEFT_OUT) or code.co_name.startswith("__")
+        left_out |= code.co_filename == __file__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         self._opened |= code is OPENS
         if left_out or not names:
@@ -299,6 +390,12 @@ class _Watch:
                 raise _Reached
             self._answering = running[0][0]
 
+    def keep_failure(self, *_: Any) -> None:
+        """What made a module fail, for a script may pass over it."""
+        if (error := sys.exception()) is not None:
+            said = first_line(error, most=_SAID)
+            self.failed = f"{type(error).__name__}: {said}{last_line_of(error)}"
+
     @property
     def asked(self) -> Sequence[Caught]:
         """With pixels, as far as that was seen; where no function was given any, without."""
@@ -327,7 +424,8 @@ def _with_caches_kept(call: CallOfModel) -> CallOfModel:
 
 def _shows_pixels(name: str, value: Any) -> bool:
     """Whether an argument holds pixels: by its name or shape, ``[..., 3, height, width]``."""
-    named = "pixel" in name or name in ("image", "images")  # one channel, of a scan (RetinaVLM)
+    # One channel, of a scan (RetinaVLM); or points of a cloud.
+    named = "pixel" in name or name in ("image", "images", "point_clouds")
     return any(isinstance(each, Image.Image) for each in (value, *_listed(value))) or any(
         is_picture(tensor) or (named and _is_state(tensor)) for tensor in tensors(value)
     )
@@ -355,15 +453,36 @@ def _models_in(values: Sequence[Any]) -> list[nn.Module]:
     return found
 
 
-def as_it_is_now(value: Any) -> Any:
-    """A copy of what a function may add to: lists, and conversations that hold them."""
-    if type(value) is list:
-        return [as_it_is_now(each) for each in value]
-    if not is_dataclass(value) or isinstance(value, type | Mapping):
+def as_it_is_now(value: Any, known: dict[int, Any] | None = None) -> Any:
+    """A copy of what a function may add to: lists, dicts, and conversations that hold them.
+
+    What is in them stays the same: numbers, pictures, models; and what holds a model, too.
+    """
+    known = {} if known is None else known
+    if id(value) in known:
+        return known[id(value)]
+    kind = type(value)
+    if kind in (list, dict):
+        copied: Any = kind()
+        known[id(value)] = copied
+        if kind is list:
+            copied += [as_it_is_now(each, known) for each in value]
+        else:
+            copied |= {name: as_it_is_now(each, known) for name, each in value.items()}
+        return copied
+    held = getattr(value, "__dict__", None)
+    library = kind.__module__.partition(".")[0] in _NOT_TALK and kind is not SimpleNamespace
+    if type(held) is not dict or library or isinstance(value, type | nn.Module):
         return value
-    copied = copy(value)
-    vars(copied).update({name: as_it_is_now(held) for name, held in vars(value).items()})
-    return copied
+    if any(callable(each) or isinstance(each, nn.Module) for each in held.values()):
+        return value
+    with suppress(Exception):  # of a class of its own
+        known[id(value)] = copied = copy(value)
+        vars(copied).update({name: as_it_is_now(each, known) for name, each in held.items()})
+        if isinstance(value, dict):  # whose attributes are its items (EasyDict)
+            dict.update(copied, {key: as_it_is_now(each, known) for key, each in value.items()})
+        return copied
+    return value
 
 
 def _call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module]) -> CallOfModel:
@@ -376,7 +495,33 @@ def _call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module
         count += 1
     if code.co_flags & CO_VARKEYWORDS:
         named |= held.get(names[count], {})
-    return CallOfModel(code, named, names[: code.co_argcount], more, models)
+    return CallOfModel(code, named, names[: code.co_argcount], more, models, _drawing())
+
+
+def _drawing() -> tuple[Any, ...]:
+    there = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    on_gpus = torch.cuda.get_rng_state_all() if there else []
+    return torch.get_rng_state(), on_gpus, random.getstate(), np.random.get_state()
+
+
+@contextmanager
+def drawing_as(states: tuple[Any, ...]) -> Iterator[None]:
+    """Inside the block what is drawn at random is what was drawn from such states on."""
+    before = _drawing()
+    _draw_from(states)
+    try:
+        yield
+    finally:
+        _draw_from(before)
+
+
+def _draw_from(states: tuple[Any, ...]) -> None:
+    on_cpu, on_gpus, of_python, of_numpy = states
+    torch.set_rng_state(on_cpu)
+    if on_gpus:
+        torch.cuda.set_rng_state_all(on_gpus)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
 
 
 def _decoder_layers(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
@@ -471,10 +616,11 @@ def run_script(
     except (Exception, SystemExit) as error:
         ended = isinstance(error, SystemExit) and error.code in (None, 0)
         if not watch.asked and not ended:
-            raise _failed(path, error, bridged) from error
+            raise _failed(path, arguments, error, bridged) from error
     if not watch.asked:
         raise NormprobeError(
-            f"{path} ran to its end, and no decoder layer was seen to run in it",
+            f"{path} ran to its end, and no decoder layer was seen to run in it"
+            + f"; it passed over {watch.failed}" * bool(watch.failed),
             "pass a script that asks its model, whose layers have a forward, in one process; or "
             "the model: normprobe layers MODEL",
         )
@@ -527,7 +673,8 @@ def _package_of(folder: Path) -> str:
 def _watched(watch: _Watch) -> Iterator[None]:
     before = sys.getprofile()
     root, level = logging.getLogger(), logging.getLogger().level
-    with on_this_machine(), without_inference_mode():
+    seen = register_module_forward_hook(watch.keep_failure, always_call=True)
+    with on_this_machine(), without_inference_mode(), of_one_beam(), seen:
         threading.setprofile(watch)
         sys.setprofile(watch)
         try:
@@ -547,10 +694,17 @@ def _written_for(error: BaseException) -> str | None:
     return None
 
 
-def _failed(path: Path, error: BaseException, bridged: bool) -> NormprobeError:
-    by_itself = f"run it by itself first: python {path}"
+def _failed(
+    path: Path, arguments: Sequence[str], error: BaseException, bridged: bool
+) -> NormprobeError:
+    typed = shlex.join([str(path), *arguments])
+    by_itself = f"run it by itself first: python {typed if len(typed) < _SAID else f'{path} ...'}"
     way = other_package(error) or by_itself
-    if packages := missing_packages(error):
+    packages = missing_packages(error)
+    hidden = next((each for each in packages if (path.parent / each).is_dir()), "")
+    if hidden:
+        way = f"a package {hidden} hides the folder beside the script: put __init__.py into that"
+    elif packages:
         way = install(packages)
     elif bridged and way is by_itself:
         other = other_version(_written_for(error)).partition("; a later --revision")[0]

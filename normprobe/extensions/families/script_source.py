@@ -16,7 +16,9 @@ from normprobe.extensions.families.script_prompt import UNSEEN, ScriptPrompt, pr
 from normprobe.extensions.families.script_run import imports_look_in, run_script
 from normprobe.failures import is_native, missing_packages
 from normprobe.inputs.inputs_file import InputsFile, stand_in
+from normprobe.inputs.on_device import AS_GIVEN
 from normprobe.model.class_doubts import attention_doubt
+from normprobe.model.find.parts import Parts
 from normprobe.model.imported_code import imports_that_may_fail, run_setup
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel
@@ -62,6 +64,7 @@ class ScriptSource(MemorySource):
         self.lock = RLock()
         self._prompts: list[ScriptPrompt] = []
         self._times = 0  # that were asked for
+        self._layers = ""  # the dotted name of what holds those that the script ran
 
     def batches(self, times: int | None) -> Sequence[Mapping[str, Any]]:
         """What the model is asked: once, or the first so many times.
@@ -107,8 +110,11 @@ class ScriptSource(MemorySource):
             def forward(model: nn.Module, **given: Any) -> Any:
                 return same[given.pop(_NUMBER)].forward(model, **given)
 
+            vars(forward)[AS_GIVEN] = True
             inputs_file = replace(inputs_file, forward=forward)
         self._prompts = same
+        names = {module: name for name, module in first.model.named_modules()}
+        self._layers = names.get(ran.asked[0].layers[0], "").rpartition(".")[0]
         state = ran.asked[0].state
         width = None if state is None else state.shape[-1]
         tokenizer = _tokenizer(ran.tokenizers, first.model, width)
@@ -126,6 +132,19 @@ class ScriptSource(MemorySource):
         """The model where the script put it, its parts found by what it is asked."""
         self._run()
         return super().measured(needs, [self._prompts[0].batch], **how)
+
+    def _find(self, *example: Any, **how: Any) -> tuple[Parts, str]:
+        """Where neither structure nor a trace tells the layers, they are those that the script ran.
+
+        As of a trainer around its model, which has no config (MiniGPT-5).
+        """
+        try:
+            return super()._find(*example, **how)
+        except NormprobeError:
+            if not self._layers or "decoder_layers" in self._named:
+                raise
+        self._named = {**self._named, "decoder_layers": self._layers}
+        return super()._find(*example, **how)
 
     @property
     def facts(self) -> dict[str, Any]:
