@@ -17,6 +17,12 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.extensions.families.asked import is_of_an_answer
+from normprobe.extensions.families.script_calls import (
+    CACHE,
+    CallOfModel,
+    as_it_is_now,
+    is_picture,
+)
 from normprobe.extensions.families.script_layers import (
     Enough,
     HowLayersRun,
@@ -24,17 +30,13 @@ from normprobe.extensions.families.script_layers import (
     passing_once,
     run_as_called,
 )
-from normprobe.extensions.families.script_run import (
-    CACHE,
-    CallOfModel,
-    Caught,
-    as_it_is_now,
+from normprobe.extensions.families.script_machine import (
     drawing_as,
-    is_picture,
     of_one_beam,
     on_this_machine,
     without_inference_mode,
 )
+from normprobe.extensions.families.script_run import Caught
 from normprobe.failures import is_native, last_line_of
 from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
 from normprobe.inputs.on_device import pixel_inputs

@@ -15,12 +15,13 @@ import torch
 from support.commands import invoke
 from support.tiny_models import tiny_model
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from normprobe import NormprobeError, Probe, load_run
 from normprobe.errors import FixedStates
+from normprobe.extensions.families.script_calls import _words_of, decoder_layers_in
 from normprobe.extensions.families.script_prompt import _name_of_pixels
-from normprobe.extensions.families.script_run import _decoder_layers
 from normprobe.extensions.families.script_source import _tokenizer
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -411,7 +412,16 @@ def test_layers_are_those_of_the_language_model_inside_where_nothing_tells() -> 
     width = inner.config.hidden_size
     blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(5))
     around = nn.ModuleDict({"a": nn.Embedding(9000, width), "blocks": blocks, "llm": inner})
-    assert _decoder_layers(around)[0] is inner.layers[0]
+    assert decoder_layers_in(around)[0] is inner.layers[0]
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2}
+    writes = LlamaForCausalLM(LlamaConfig(**sizes))
+    around["writes"] = writes  # of fewer words than one that reads alone
+    assert decoder_layers_in(around)[0] is writes.model.layers[0]
+    adapter = nn.ModuleDict({"inner": writes.get_input_embeddings()})
+    adapter.weight = nn.Parameter(torch.zeros(64, 16))
+    writes.set_input_embeddings(adapter)
+    assert _words_of(writes) == (True, 64)
 
 
 def test_the_tokenizer_is_the_one_nearest_to_the_table_of_words() -> None:
