@@ -705,6 +705,14 @@ def test_what_it_draws_each_time_is_a_doubt(tmp_path: Path) -> None:
     assert "doubts" not in Probe(_script(tmp_path, _ASKED["chat"])).layers().record
 
 
+def test_what_it_keeps_of_a_question_is_a_doubt(tmp_path: Path) -> None:
+    counts = "(pixels)) * (5 + len(self.states))\n        self.states.append(rows)\n"
+    kept = _OWN.replace("(pixels)) * 5\n        table", f"{counts}        table")
+    assert kept != _OWN
+    run = Probe(_script(tmp_path, _ASKED["generate"], kept)).layers(intervals=False)
+    assert any(doubt.startswith("asked the same again") for doubt in run.record["doubts"])
+
+
 def test_what_it_draws_is_what_the_script_drew(tmp_path: Path) -> None:
     noisy = _OWN.replace("(pixels)) * 5\n", "(pixels)) * 5 + 3 * torch.randn(64)\n")
     typed = _script(tmp_path, _ASKED["generate"], noisy)
@@ -719,7 +727,9 @@ def test_what_it_draws_is_what_the_script_drew(tmp_path: Path) -> None:
 def test_numbers_are_as_wide_as_the_script_has_them(tmp_path: Path) -> None:
     """Pixels of a float32 tower before a decoder of float16 are not rounded (Pink)."""
     mixed = _OWN.replace("(pixels)) * 5\n", "(pixels)).half() * 5\n")
-    typed = _script(tmp_path, f"model.llm.half()\n{_ASKED['forward']}", mixed)
+    typed = _script(
+        tmp_path, f"model.llm.half()\nmodel.dtype = torch.float16\n{_ASKED['forward']}", mixed
+    )
     (first, *_) = _states_of_its_run(typed)
     probe = Probe(typed)
     taken: list[torch.dtype] = []
