@@ -96,7 +96,8 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
     owner = calls[-1].named["self"] if calls else layer
     how = _how_layers_run(ways, caught)
     if how is None:
-        ways.sort(key=lambda each: _rank(_inputs_of(each.call)), reverse=True)
+        width = 0 if caught.state is None else caught.state.shape[-1]
+        ways.sort(key=lambda each: _rank(_inputs_of(each.call), width), reverse=True)
     else:  # the outermost call alone reads the whole prompt
         ways, layer = ways[:1], how.layers[0]
     failed, found = "", list[tuple[bool, bool, ScriptPrompt]]()
@@ -402,8 +403,11 @@ def _inputs_of(call: CallOfModel) -> dict[str, Any]:
     }
 
 
-def _rank(inputs: Mapping[str, Any]) -> tuple[bool, bool]:
-    pixels = _shows(inputs)
+def _rank(inputs: Mapping[str, Any], width: int) -> tuple[bool, bool]:
+    """Whether a call is given pixels and ids, and pixels: decoder rows are none (VTG-LLM)."""
+    held = {name: [*tensors(value)] for name, value in inputs.items()}
+    rows = {name for name, them in held.items() if all(t.shape[-1:] == (width,) for t in them)}
+    pixels = _shows({name: value for name, value in inputs.items() if name not in rows})
     return pixels and bool(_ids_in(inputs)), pixels
 
 

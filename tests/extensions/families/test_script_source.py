@@ -179,6 +179,9 @@ class Chat:
     def answer_all(self, said, seen):
         return [self.answer(*each) for each in zip(said, seen)]
 
+    def answer_of(self, said, images):
+        return self.answer(said, images)
+
     def answer(self, said, seen):
         said.messages.append("so")
         made = self.context(said, seen)
@@ -220,6 +223,12 @@ _ASKED = {
     "looped over": "model.loop(ids, pixels)",
     "of more words than it is given": "model.act(ids, pixels)",
     "by beams": "model.generate(ids, images=pixels, max_new_tokens=2, num_beams=3)",
+    "of a function that uploads": (
+        "def upload_and_ask(talk, said, images):\n"
+        "    talk.upload(picture, said, images)\n    said.messages.append('what?')\n"
+        "    return talk.answer_of(said, images)\n\n"
+        "upload_and_ask(Chat(model), Said(), [])"
+    ),
     "of talk in lists": (
         "from types import SimpleNamespace\n"
         "talk, said, seen = Chat(model), SimpleNamespace(messages=[]), []\n"
@@ -575,7 +584,7 @@ def test_rows_and_norms_are_those_of_its_own_run(asked: str, tmp_path: Path) -> 
             assert row.mean == pytest.approx(expected.mean(), rel=close)
 
 
-@pytest.mark.parametrize("asked", ["chat", "of a conversation"])
+@pytest.mark.parametrize("asked", ["chat", "of a conversation", "of a function that uploads"])
 def test_the_interface_is_that_of_its_own_run(asked: str, tmp_path: Path) -> None:
     run = Probe(_script(tmp_path, _ASKED[asked])).interface()
 
