@@ -184,6 +184,6 @@ def _words_of(module: nn.Module) -> tuple[bool, int]:
     if isinstance(module, PreTrainedModel):
         with suppress(Exception):  # of code of any kind
             held: Any = module
-            table = held.get_input_embeddings().weight
-            return held.get_output_embeddings() is not None, len(table)
+            writes = hasattr(module, "prepare_inputs_for_generation")
+            return writes, len(held.get_input_embeddings().weight)
     return False, 0
