@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import (
-    suppress,
-)
+from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from inspect import CO_VARARGS, CO_VARKEYWORDS
@@ -15,13 +13,9 @@ from typing import Any
 
 from PIL import Image
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel
 
-from normprobe.extensions.families.script_machine import (
-    drawing,
-)
+from normprobe.extensions.families.script_machine import drawing
 from normprobe.inputs.on_device import has_colours
 from normprobe.model.find.structure import find_parts
 from normprobe.model.tracing.recording import tensors
@@ -29,7 +23,8 @@ from normprobe.model.tracing.recording import tensors
 #: Keys and values of words before.
 CACHE = "past_key_values"
 
-#: Whose objects are no conversations.
+#: What is no conversation: by its length, or whose it is.
+_LONG = 1000
 _NOT_TALK = {"PIL", "builtins", "numpy", "tokenizers", "torch", "transformers", "types"}
 
 
@@ -88,12 +83,15 @@ def models_in(values: Sequence[Any]) -> list[nn.Module]:
 def as_it_is_now(value: Any, known: dict[int, Any] | None = None) -> Any:
     """A copy of what a function may add to: lists, dicts, and conversations that hold them.
 
-    What is in them stays the same: numbers, pictures, models; and what holds a model, too.
+    What is in them stays the same: numbers, pictures, models; and what holds a model, too, or is
+    as long as a benchmark.
     """
     known = {} if known is None else known
     if id(value) in known:
         return known[id(value)]
     kind = type(value)
+    if len(known) > _LONG or (isinstance(value, list | dict) and len(value) > _LONG):
+        return value
     if kind in (list, dict):
         copied: Any = kind()
         known[id(value)] = copied

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import (
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
@@ -17,13 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import (
-    GenerationMixin,
-    PreTrainedModel,
-)
+from transformers import GenerationMixin, PreTrainedModel
 
 from normprobe.model.tracing.recording import tensors
-from normprobe.remote_code_bridges.noted import note_bridge
 from normprobe.tensors import with_tensors
 
 #: What autocast computes in the narrower type, and what in the wider one.
@@ -32,13 +24,21 @@ _NARROWED = (
     "scaled_dot_product_attention",
 )
 _WIDENED = ("layer_norm", "group_norm", "cat", "stack")
+_AS_AUTOCAST = "autocast of a GPU"
 
 _BEGIN: Any = getattr(torch.distributed, "init_process_group", None)
 _AUTOCAST, _LOAD, _DEVICE = torch.autocast.__init__, torch.load, torch.device
 
 
 class OnThisMachine(TorchFunctionMode):
-    """Leaves on the CPU what a script puts on a GPU, on a machine that has none."""
+    """Leaves on the CPU what a script puts on a GPU, on a machine that has none.
+
+    ``noted`` gets the name of what is computed as autocast of a GPU would.
+    """
+
+    def __init__(self, noted: list[str] | None = None) -> None:
+        super().__init__()
+        self._noted = [] if noted is None else noted
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -53,9 +53,10 @@ class OnThisMachine(TorchFunctionMode):
         try:
             return func(*args, **more)
         except RuntimeError:
-            made = _of_one_width(func, args, more)
-            if made is None:
+            if (made := _of_one_width(func, args, more)) is None:
                 raise
+            if _AS_AUTOCAST not in self._noted:
+                self._noted.append(_AS_AUTOCAST)
             return made
 
 
@@ -68,7 +69,6 @@ def _of_one_width(func: Any, args: Any, named: Mapping[str, Any]) -> Any:
     widths = {each.dtype for each in tensors([args, named]) if each.is_floating_point()}
     if len(widths) < 2 or name not in (*_NARROWED, *_WIDENED):
         return None
-    note_bridge("autocast of a GPU")
     pick = min if name in _NARROWED else max
     width = pick(widths, key=lambda each: each.itemsize)
     cast = partial(with_tensors, change=lambda each: _as_float(each, width))
@@ -80,9 +80,9 @@ def _as_float(tensor: Tensor, width: torch.dtype) -> Tensor:
     return tensor.to(width) if tensor.is_floating_point() else tensor
 
 
-def on_this_machine() -> AbstractContextManager[object]:
+def on_this_machine(noted: list[str] | None = None) -> AbstractContextManager[object]:
     """Where there is no GPU, leave on the CPU what code of the block puts on one."""
-    return nullcontext() if torch.cuda.is_available() else _on_the_processor()
+    return nullcontext() if torch.cuda.is_available() else _on_the_processor(noted)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def of_one_beam() -> Iterator[None]:
 
 
 @contextmanager
-def _on_the_processor() -> Iterator[None]:
+def _on_the_processor(noted: list[str] | None) -> Iterator[None]:
     load = vars(PreTrainedModel)["from_pretrained"].__func__
 
     def load_here(kind: Any, *given: Any, **named: Any) -> Any:
@@ -135,7 +135,7 @@ def _on_the_processor() -> Iterator[None]:
         return move(self, *map(_on_the_cpu, given), **here)
 
     with (
-        OnThisMachine(),
+        OnThisMachine(noted),
         patch.object(nn.Module, "to", move_here),
         patch.object(torch.autocast, "__init__", _narrow_on_the_cpu),
         patch.object(PreTrainedModel, "from_pretrained", classmethod(load_here)),
@@ -159,9 +159,9 @@ def _begin_alone(*_: Any, **__: Any) -> None:
 
 
 class _DeviceKind(type):
-    def __call__(cls, place: Any, *number: Any) -> torch.device:
+    def __call__(cls, *given: Any, **named: Any) -> torch.device:
         """``torch.device(0)`` is one of a GPU, too."""
-        return _DEVICE("cpu") if isinstance(place, int) else _DEVICE(place, *number)
+        return _DEVICE("cpu") if given and isinstance(given[0], int) else _DEVICE(*given, **named)
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, _DEVICE)

@@ -246,7 +246,7 @@ def run_script(
         with (
             _as_main(module, arguments),
             foreign_code(bridged, bridges, at_once=True),
-            _watched(watch),
+            _watched(watch, bridges),
         ):
             exec(code, vars(module))
     except _Reached:
@@ -308,11 +308,11 @@ def _package_of(folder: Path) -> str:
 
 
 @contextmanager
-def _watched(watch: _Watch) -> Iterator[None]:
+def _watched(watch: _Watch, bridges: list[str]) -> Iterator[None]:
     before = sys.getprofile()
     root, level = logging.getLogger(), logging.getLogger().level
     seen = register_module_forward_hook(watch.keep_failure, always_call=True)
-    with on_this_machine(), without_inference_mode(), of_one_beam(), seen:
+    with on_this_machine(bridges), without_inference_mode(), of_one_beam(), seen:
         threading.setprofile(watch)
         sys.setprofile(watch)
         try:

@@ -761,9 +761,12 @@ def test_halves_that_autocast_of_a_gpu_would_join_are_joined(tmp_path: Path) -> 
         "model.tower.forward = lambda x: model.tower.norm(plain(x)).half()\n"
     )
     tables = []
-    for asked in (_ASKED["forward"], "model(ids, pixels.half(), 'as it is')"):
+    ways = (_ASKED["forward"], "model.eval()(ids, pixels.half(), 'as it is')")
+    for asked in ways:
         typed = _script(tmp_path, halves + asked)
-        tables.append(Probe(typed).layers(intervals=False).table)
+        probe = Probe(typed)
+        tables.append(probe.layers(intervals=False).table)
+        assert ("autocast of a GPU" in probe.source.bridges) == (asked == ways[0])
     first, second = (table[table["quantity"] == "norm"]["mean"].to_numpy() for table in tables)
     np.testing.assert_allclose(first, second, rtol=1e-3)
 
