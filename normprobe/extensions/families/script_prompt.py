@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,13 @@ from normprobe.extensions.families.script_calls import (
     as_it_is_now,
     is_picture,
 )
+from normprobe.extensions.families.script_inside import (
+    IDS,
+    PIXELS,
+    TakenInside,
+    found_inside,
+    width_of,
+)
 from normprobe.extensions.families.script_layers import (
     Enough,
     HowLayersRun,
@@ -38,14 +45,11 @@ from normprobe.extensions.families.script_machine import (
 )
 from normprobe.extensions.families.script_run import Caught
 from normprobe.failures import is_native, last_line_of
-from normprobe.hooks import attached, hidden_state_of, path_to_state, with_changed_input
+from normprobe.hooks import attached, hidden_state_of
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.config import fields
 from normprobe.model.find.structure import find_parts
 from normprobe.model.tracing.recording import tensors
-
-#: What a batch calls the ids of a prompt, ``[batch, seq]``, and pixels that no argument holds.
-_IDS, _PIXELS = "input_ids", "pixel_values"
 
 #: Beside a batch: what is drawn at random is drawn anew.
 _ANEW = "drawn anew"
@@ -121,7 +125,7 @@ def prompt_of(caught: Caught) -> ScriptPrompt:
             "measure the model in Python: Probe(model, forward=...)",
         )
     shown, same, prompt = max(found, key=lambda each: each[:2])
-    if caught.opened and not shown and _IDS not in prompt.batch:
+    if caught.opened and not shown and IDS not in prompt.batch:
         raise NormprobeError(
             f"rows of words and pixels are put together before {type(prompt.model).__name__} is "
             "called" + f"; {failed}" * bool(failed),
@@ -155,7 +159,7 @@ def _masked_places(prompt: ScriptPrompt) -> str:
     """A doubt where places that an answer will fill in are among the rows (LLaDA-V)."""
     settings: dict[str, Any] = getattr(getattr(prompt.model, "config", None), "to_dict", dict)()
     masks = [value for name, value in fields(settings) if name == "mask_token_id"]
-    ids: Tensor | None = prompt.batch.get(_IDS)
+    ids: Tensor | None = prompt.batch.get(IDS)
     known = torch.tensor([value for value in masks if isinstance(value, int)])
     if ids is None or not (count := int(torch.isin(ids, known.to(ids)).sum())):
         return ""
@@ -225,13 +229,13 @@ def _prompt_by(
         for name, value in call.named.items()
         if name not in inputs and value is not None and name not in _USED_UP
     }
-    inside: dict[str, _TakenInside] = {}
+    inside: dict[str, TakenInside] = {}
 
     def forward(_: nn.Module, **given: Any) -> Any:
         anew = _ANEW in given
         given = {name: given[name] for name in batch if name in given}  # and nothing else
         inner = [inside[name].taking(given.pop(name)) for name in inside]
-        named = {ids if name == _IDS else name: value for name, value in given.items()} | others
+        named = {ids if name == IDS else name: value for name, value in given.items()} | others
         run = partial(_asked_by, way, caught, named, drawn_anew=anew)
         with ExitStack() as stack:
             for taking in inner:
@@ -241,21 +245,21 @@ def _prompt_by(
             stack.enter_context(passing_once(owner, layer))
             return run()
 
-    batch = {_IDS if name == ids else name: value for name, value in inputs.items()}
+    batch = {IDS if name == ids else name: value for name, value in inputs.items()}
     shape = None if caught.state is None else caught.state.shape
     width = shape[-1] if shape else None
-    found = _found_inside(model, lambda: forward(model, **batch), layer, width)
+    found = found_inside(model, lambda: forward(model, **batch), layer, width)
     made = any(each.shape == shape for each in tensors([*inputs.values()]))  # of pixels, before
-    taken = None if _shows(batch) or made else found.get(_PIXELS)
-    read = sum(each.numel() for each in found[_IDS].tensors) if _IDS in found else 0
-    if read and (not ids or read > batch[_IDS].numel()):  # the method writes more (OpenVLA-OFT)
+    taken = None if _shows(batch) or made else found.get(PIXELS)
+    read = sum(each.numel() for each in found[IDS].tensors) if IDS in found else 0
+    if read and (not ids or read > batch[IDS].numel()):  # the method writes more (OpenVLA-OFT)
         if ids:
-            others[ids] = batch[_IDS]
-        inside[_IDS] = found[_IDS]
-        rows = [each.reshape(-1, _width_of(each)) for each in found[_IDS].tensors]
-        batch[_IDS] = torch.cat(rows, -1)
+            others[ids] = batch[IDS]
+        inside[IDS] = found[IDS]
+        rows = [each.reshape(-1, width_of(each)) for each in found[IDS].tensors]
+        batch[IDS] = torch.cat(rows, -1)
     if taken is not None:
-        pixels = _name_of_pixels(model, batch.get(_IDS))
+        pixels = _name_of_pixels(model, batch.get(IDS))
         inside[pixels], batch[pixels] = taken, taken.tensors
     plain = None
     if (
@@ -276,8 +280,8 @@ def _name_of_pixels(model: nn.Module, ids: Tensor | None) -> str:
             ids is not None and bool(torch.isin(ids, torch.tensor(known, device=ids.device)).any())
             for known in (parts.video_token_ids, parts.image_token_ids)
         )
-        return f"{_PIXELS}_videos" if video and not image else _PIXELS
-    return _PIXELS
+        return f"{PIXELS}_videos" if video and not image else PIXELS
+    return PIXELS
 
 
 def _model_around(call: CallOfModel, layer: nn.Module) -> nn.Module | None:
@@ -424,103 +428,8 @@ def _ids_in(inputs: Mapping[str, Any]) -> str:
     """The name by which a method takes the ids of a prompt; "" where it takes none."""
     whole = (
         name
-        for name, value in sorted(inputs.items(), key=lambda item: item[0] != _IDS)
+        for name, value in sorted(inputs.items(), key=lambda item: item[0] != IDS)
         if isinstance(value, Tensor) and value.dim() == 2 and value.dtype in (torch.int64,)
         if value.numel() and "mask" not in name and "position" not in name
     )
     return next(whole, "")
-
-
-@dataclass(frozen=True)
-class _TakenInside:
-    """What a module takes that no argument of the method holds, one tensor a call."""
-
-    module: nn.Module
-    tensors: list[Tensor]
-
-    @contextmanager
-    def taking(self, others: Any) -> Iterator[None]:
-        """Let the module take other tensors inside the block: as many, or those in a row."""
-        if isinstance(others, Tensor):
-            others = torch.split(others, [_width_of(each) for each in self.tensors], -1)
-        left = iter(others)
-
-        def change(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return _with_other(
-                lambda held: next(left, held).reshape(held.shape).to(held), args, kwargs
-            )
-
-        with attached(self.module.register_forward_pre_hook(change, with_kwargs=True)):
-            yield
-
-
-def _width_of(tensor: Tensor) -> int:
-    return tensor.shape[-1] if tensor.dim() else 1  # one id by itself (RetinaVLM)
-
-
-def _with_other(
-    change: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a module with another hidden state, or with other ids."""
-    if path_to_state((args, kwargs)) is not None:
-        return with_changed_input(change, args, kwargs)
-    if args and isinstance(args[0], Tensor):
-        return (change(args[0]), *args[1:]), kwargs
-    return args, {name: change(v) if isinstance(v, Tensor) else v for name, v in kwargs.items()}
-
-
-def _found_inside(
-    model: nn.Module, run: Callable[[], object], layer: nn.Module, width: int | None
-) -> dict[str, _TakenInside]:
-    """What takes pixels, and what ids, before the decoder runs.
-
-    Pixels: the first module that takes a picture, ``[..., 3, height, width]``; else the vision
-    encoder; else what takes numbers before any id is looked up, or first of another width than the
-    decoder's. Ids: of the tables as wide as the decoder, else of all, the one with most rows.
-    """
-    encoder = None
-    with suppress(NormprobeError):
-        encoder = find_parts(model).vision_encoder
-    named = None if encoder is None else encoder.module
-    pictured, passed = dict[nn.Module, list[Tensor]](), set[nn.Module]()
-    tables, numbers = dict[nn.Module, list[Tensor]](), dict[nn.Module, list[Tensor]]()
-
-    def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        taken: list[Tensor] = []
-
-        def keep(held: Tensor) -> Tensor:
-            taken.append(held)
-            return held
-
-        _with_other(keep, args, kwargs)
-        copied = [each.detach().clone() for each in taken if is_picture(each)]
-        if len(copied) == len(taken) and taken and module not in passed:
-            pictured.setdefault(module, []).extend(copied)
-        else:
-            passed.add(module)
-            pictured.pop(module, None)
-        if isinstance(module, nn.Embedding):
-            tables.setdefault(module, []).extend(each.detach().clone() for each in taken)
-        elif taken and (
-            module is named
-            or module in numbers
-            or (not numbers and (not tables or taken[0].shape[-1] != width))
-        ):
-            numbers.setdefault(module, []).extend(each.detach().clone() for each in taken)
-
-    def stop(*_: Any) -> None:
-        raise Enough
-
-    handles = [each.register_forward_pre_hook(see, with_kwargs=True) for each in model.modules()]
-    handles.append(layer.register_forward_pre_hook(stop))
-    with attached(*handles), torch.no_grad(), suppress(Enough):
-        run()
-    inside = {}
-    if tables:
-        sizes = {each: each.weight.shape for each in tables if isinstance(each, nn.Embedding)}
-        table = max(sizes, key=lambda each: (sizes[each][1] == width, sizes[each][0]))
-        inside[_IDS] = _TakenInside(table, tables[table])
-    vision = next(iter(pictured), named if named in numbers else next(iter(numbers), None))
-    if vision is not None:
-        inside[_PIXELS] = _TakenInside(vision, pictured.get(vision) or numbers[vision])
-    return inside
