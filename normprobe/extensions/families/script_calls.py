@@ -182,6 +182,7 @@ def _words_of(module: nn.Module) -> tuple[bool, int]:
     if isinstance(module, PreTrainedModel):
         with suppress(Exception):  # of code of any kind
             held: Any = module
-            writes = hasattr(module, "prepare_inputs_for_generation")
+            name = "prepare_inputs_for_generation"  # to ask for it by itself would be a bridge
+            writes = any(name in vars(kind) for kind in type(module).__mro__)
             return writes, len(held.get_input_embeddings().weight)
     return False, 0
