@@ -11,6 +11,7 @@ from itertools import takewhile
 from types import CodeType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -25,6 +26,9 @@ CACHE = "past_key_values"
 
 #: What is no conversation: by its length, or whose it is.
 _LONG = 1000
+_LIBRARIES = ("torch.", "transformers.")
+_KEPT_IN = (bool, int, float, str, list, dict, Tensor, type(None))
+_OF_TORCH = {*vars(nn.Module())}
 _NOT_TALK = {"PIL", "builtins", "numpy", "tokenizers", "torch", "transformers", "types"}
 
 
@@ -38,6 +42,7 @@ class CallOfModel:
     more: Sequence[Any]  # those of ``*args``
     models: Sequence[nn.Module]  # among its arguments, or held by one
     drawing: tuple[Any, ...]  # the states of what draws at random, as it began
+    kept: Sequence[tuple[Any, Mapping[str, Any]]] = ()  # what may change, by what keeps it
 
 
 def with_caches_kept(call: CallOfModel) -> CallOfModel:
@@ -115,8 +120,57 @@ def as_it_is_now(value: Any, known: dict[int, Any] | None = None) -> Any:
     return value
 
 
-def call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module]) -> CallOfModel:
-    """The call of a function with some models, of what its frame holds."""
+def _kept_by(first: Any, models: Sequence[nn.Module]) -> list[tuple[Any, dict[str, Any]]]:
+    """What modules of own code, and what holds them, keep in plain attributes.
+
+    As frames of a video that were seen (StreamVLN): a question adds to them.
+    """
+    modules = [module for model in models for module in model.modules()]
+    holders = [] if isinstance(first, nn.Module) or not hasattr(first, "__dict__") else [first]
+    holders += [each for each in modules if not type(each).__module__.startswith(_LIBRARIES)]
+    known: dict[int, Any] = {}
+    return [
+        (
+            holder,
+            {
+                name: as_it_is_now(value, known)
+                for name, value in vars(holder).items()
+                if isinstance(value, _KEPT_IN) and name not in _OF_TORCH
+            },
+        )
+        for holder in holders
+    ]
+
+
+def with_what_it_changes(call: CallOfModel) -> CallOfModel:
+    """The call with no more of what is kept than it has changed since it began."""
+    changed = [
+        (holder, {n: v for n, v in held.items() if _differs(v, vars(holder).get(n))})
+        for holder, held in call.kept
+    ]
+    return replace(call, kept=[(holder, held) for holder, held in changed if held])
+
+
+def _differs(before: Any, now: Any) -> bool:
+    if before is now:
+        return False
+    if type(before) is not type(now) or isinstance(before, Tensor | np.ndarray):
+        return True
+    if isinstance(before, list | dict):
+        items = [*before.items()] if isinstance(before, dict) else [*enumerate(before)]
+        gone = len(before) != len(now)
+        return gone or any(_differs(value, _item(now, key)) for key, value in items)
+    return bool(before != now) if isinstance(before, _KEPT_IN) else False
+
+
+def _item(held: Any, key: Any) -> Any:
+    return held.get(key) if isinstance(held, dict) else held[key]
+
+
+def call_of(
+    held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module], *, keeps: bool = False
+) -> CallOfModel:
+    """The call of a function with some models, of what its frame holds; with what they keep."""
     count = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames
     named = {name: as_it_is_now(held[name]) for name in names[:count] if name in held}
@@ -126,7 +180,9 @@ def call_of(held: Mapping[str, Any], code: CodeType, models: Sequence[nn.Module]
         count += 1
     if code.co_flags & CO_VARKEYWORDS:
         named |= held.get(names[count], {})
-    return CallOfModel(code, named, names[: code.co_argcount], more, models, drawing())
+    first = names[: code.co_argcount]
+    kept = _kept_by(held.get(first[0]) if first else None, models) if keeps else ()
+    return CallOfModel(code, named, first, more, models, drawing(), kept)
 
 
 def decoder_layers_in(model: nn.Module, named: str = "") -> Sequence[nn.Module]:

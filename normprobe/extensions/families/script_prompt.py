@@ -212,7 +212,9 @@ def _asked_by(
         stack.enter_context(nullcontext() if drawn_anew else drawing_as(way.call.drawing))
         for kind, dtype in caught.precision.items():
             stack.enter_context(torch.autocast(kind, dtype))
-        if CACHE in given:  # each time as it was
+        for holder, held in way.call.kept:  # each time as it was
+            vars(holder).update(as_it_is_now(held))
+        if CACHE in given:
             given[CACHE] = deepcopy(given[CACHE])
         return way.then(_called(way.function, way.call, given))
 

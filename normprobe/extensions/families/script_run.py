@@ -26,6 +26,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
+import transformers
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
@@ -43,6 +44,7 @@ from normprobe.extensions.families.script_calls import (
     models_in,
     shows_pixels,
     with_caches_kept,
+    with_what_it_changes,
 )
 from normprobe.extensions.families.script_machine import (
     OnThisMachine,
@@ -56,6 +58,9 @@ from normprobe.remote_code_bridges import foreign_code
 
 #: Files whose calls show nothing: those of torch, of here, and what Python brings itself.
 _LEFT_OUT = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
+
+#: Where functions run for each module, as it is made.
+_OF_TRANSFORMERS = str(Path(transformers.__file__).parent)
 
 #: Characters of a message, at its beginning and end.
 _SAID = 100
@@ -171,12 +176,15 @@ class _Watch:
             self._passed.add(code)
             return
         running = self._running[threading.get_ident()]
-        running.append((frame, call_of(held, code, models), len(self._ended)))
+        often = code.co_name == "forward" or code.co_name.startswith("_")
+        keeps = code.co_name == "generate" or not (often or _OF_TRANSFORMERS in code.co_filename)
+        call = call_of(held, code, models, keeps=keeps or not running)
+        running.append((frame, call, len(self._ended)))
         self._shown |= any(starmap(shows_pixels, running[-1][1].named.items()))
         if code.co_name != "forward" or len(running) == 1:
             return
         if layers := self._layers_around(first, running[0][1]):
-            calls = [with_caches_kept(call) for _, call, _ in running]
+            calls = [with_what_it_changes(with_caches_kept(call)) for _, call, _ in running]
             kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
             precision = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
             states = filter(is_state, tensors([*calls[-1].named.values(), *calls[-1].more]))

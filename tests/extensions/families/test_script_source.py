@@ -715,11 +715,27 @@ def test_what_it_draws_each_time_is_a_doubt(tmp_path: Path) -> None:
 
 
 def test_what_it_keeps_of_a_question_is_a_doubt(tmp_path: Path) -> None:
-    counts = "(pixels)) * (5 + len(self.states))\n        self.states.append(rows)\n"
-    kept = _OWN.replace("(pixels)) * 5\n        table", f"{counts}        table")
-    assert kept != _OWN
+    asked = "(pixels)) * (5 + len(ASKED))\n        ASKED.append(rows)\n        table"
+    kept = _OWN.replace("(pixels)) * 5\n        table", asked)
+    kept = kept.replace("class Tower", "ASKED = []\n\n\nclass Tower")
+    assert "ASKED.append" in kept
     run = Probe(_script(tmp_path, _ASKED["generate"], kept)).layers(intervals=False)
     assert any(doubt.startswith("asked the same again") for doubt in run.record["doubts"])
+
+
+@pytest.mark.parametrize("way", ["generate", "of what holds it"])
+def test_what_a_model_keeps_of_a_question_is_as_it_was(way: str, tmp_path: Path) -> None:
+    """As frames of a video that were seen; and what holds the model keeps what was said."""
+    counts = "(pixels)) * (5 + len(self.states))\n        self.states.append(rows)\n        table"
+    kept = _OWN.replace("(pixels)) * 5\n        table", counts)
+    typed = _script(tmp_path, _ASKED[way], kept)
+    states = _states_of_its_run(typed)
+    run = Probe(typed).layers(intervals=False)
+    assert "doubts" not in run.record
+    norms = run.table[(run.table["quantity"] == "norm") & (run.table["group"] == "visual")]
+    for number, state in enumerate(states):
+        expected = np.linalg.norm(state[0, _VISUAL], axis=-1).mean()
+        assert norms[norms["layer"] == number]["mean"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_it_draws_is_what_the_script_drew(tmp_path: Path) -> None:
