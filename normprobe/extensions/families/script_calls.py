@@ -125,29 +125,30 @@ def _kept_by(first: Any, models: Sequence[nn.Module]) -> list[tuple[Any, dict[st
 
     As frames of a video that were seen (StreamVLN): a question adds to them.
     """
-    modules = [module for model in models for module in model.modules()]
     holders = [] if isinstance(first, nn.Module) or not hasattr(first, "__dict__") else [first]
-    holders += [each for each in modules if not type(each).__module__.startswith(_LIBRARIES)]
+    for model in models:
+        with suppress(AttributeError):  # one that is being made
+            modules = [*model.modules()]
+            holders += [m for m in modules if not type(m).__module__.startswith(_LIBRARIES)]
     known: dict[int, Any] = {}
-    return [
-        (
-            holder,
-            {
-                name: as_it_is_now(value, known)
-                for name, value in vars(holder).items()
-                if isinstance(value, _KEPT_IN) and name not in _OF_TORCH
-            },
-        )
-        for holder in holders
-    ]
+    return [(holder, _plain_in(holder, known)) for holder in holders]
+
+
+def _plain_in(holder: Any, known: dict[int, Any]) -> dict[str, Any]:
+    return {
+        name: as_it_is_now(value, known)
+        for name, value in vars(holder).items()
+        if isinstance(value, _KEPT_IN) and name not in _OF_TORCH
+    }
 
 
 def with_what_it_changes(call: CallOfModel) -> CallOfModel:
     """The call with no more of what is kept than it has changed since it began."""
-    changed = [
-        (holder, {n: v for n, v in held.items() if _differs(v, vars(holder).get(n))})
-        for holder, held in call.kept
-    ]
+    changed = []
+    for holder, held in call.kept:
+        now = {name: value for name, value in vars(holder).items() if isinstance(value, _KEPT_IN)}
+        found = {name: held[name] for name in now.keys() & held.keys()}
+        changed.append((holder, {n: v for n, v in found.items() if _differs(v, now[n])}))
     return replace(call, kept=[(holder, held) for holder, held in changed if held])
 
 

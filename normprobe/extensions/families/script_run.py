@@ -155,7 +155,7 @@ class _Watch:
             if running and running[-1][0] is frame:
                 _, call, begun = running.pop()
                 if any(map(is_state, tensors(returned))):  # what ended inside of it made that
-                    self._ended[begun:] = [(call, returned)]
+                    self._ended[begun:] = [(with_what_it_changes(call), returned)]
                 around = running[-1][2] if running else 0
                 del self._ended[around : max(around, len(self._ended) - _KEPT)]
 

@@ -20,7 +20,12 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from normprobe import NormprobeError, Probe, load_run
 from normprobe.errors import FixedStates
-from normprobe.extensions.families.script_calls import _words_of, decoder_layers_in
+from normprobe.extensions.families.script_calls import (
+    _words_of,
+    call_of,
+    decoder_layers_in,
+    with_what_it_changes,
+)
 from normprobe.extensions.families.script_prompt import _name_of_pixels
 from normprobe.extensions.families.script_source import _tokenizer
 from normprobe.specimen import SPECIMEN_DIR
@@ -167,7 +172,9 @@ class Chat:
 
     def upload(self, picture, said, seen):
         side = torch.tensor(np.array(picture.resize((32, 32)))).permute(2, 0, 1)[None] / 255.0
+        self.model.settings = None
         seen.append(self.model.encode(side))
+        self.model.settings = lambda rows: rows
         said.messages.append("see")
         return "received"
 
@@ -184,7 +191,7 @@ class Chat:
 
     def answer(self, said, seen):
         said.messages.append("so")
-        made = self.context(said, seen)
+        made = self.model.settings(self.context(said, seen))
         answer = self.model.llm.generate(inputs_embeds=made, max_new_tokens=2, do_sample=False)
         said.messages[-1] = "it is"
         return answer
@@ -721,6 +728,28 @@ def test_what_it_keeps_of_a_question_is_a_doubt(tmp_path: Path) -> None:
     assert "ASKED.append" in kept
     run = Probe(_script(tmp_path, _ASKED["generate"], kept)).layers(intervals=False)
     assert any(doubt.startswith("asked the same again") for doubt in run.record["doubts"])
+
+
+def test_what_is_made_when_it_is_first_asked_stays() -> None:
+    """Settings of answers that a bridge makes, in place of None (SkinGPT-4)."""
+    model = nn.Linear(2, 2)
+    model.settings, model.seen, model.count = None, None, 0
+
+    class Holder:
+        def __init__(self) -> None:
+            self.model, self.said = model, ["a"]
+
+        def ask(self, question: str) -> None: ...
+
+    holder = Holder()
+    model.__class__ = type("Own", (nn.Linear,), {"__module__": "theirs"})
+    call = call_of({"self": holder}, Holder.ask.__code__, [model], keeps=True)
+    model.settings, model.seen, model.count = object(), torch.ones(2), 1
+    holder.said.append("b")
+    changed = dict(item for _, held in with_what_it_changes(call).kept for item in held.items())
+    assert changed == {"said": ["a"], "seen": None, "count": 0}
+    unmade = nn.Linear.__new__(nn.Linear)
+    assert call_of({}, Holder.ask.__code__, [unmade], keeps=True).kept == []
 
 
 @pytest.mark.parametrize("way", ["generate", "of what holds it"])
