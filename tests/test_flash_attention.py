@@ -207,6 +207,12 @@ def test_code_that_does_without_keeps_what_it_does_instead(monkeypatch: Any, tmp
         assert importlib.import_module("needs_kernels").flash_attn_func is flash_attn_func
         assert importlib.import_module("asks_for_them").has
         del sys.modules["does_without"]
+    (tmp_path / "cells.ipynb").write_text('{"source": "try:", of}')  # no Python
+    notebook = compile(
+        "from flash_attn import flash_attn_func", str(tmp_path / "cells.ipynb"), "exec"
+    )
+    exec(notebook, found := {})
+    assert found["flash_attn_func"] is flash_attn_func
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         del sys.modules[name]
 

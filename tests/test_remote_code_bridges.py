@@ -933,7 +933,7 @@ def test_all_public_names_are_imported_by_a_star(
 def test_names_of_types_come_with_a_star_and_dataclasses_begin_as_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in Python 3.10 and older transformers (MiniGPT-5, TinyLLaVA)."""
+    """As in Python 3.10 and older transformers (MiniGPT-5, Grounded-VideoLLM)."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "as_it_was_in_3_10.py").write_text(
         "from dataclasses import dataclass\n"

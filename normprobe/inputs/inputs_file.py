@@ -123,7 +123,10 @@ def _is_tried() -> bool:
     frame = sys._getframe(1)
     while frame := frame.f_back:  # type: ignore[assignment]  # None: the outermost
         text = "".join(linecache.getlines(frame.f_code.co_filename))
-        for block in ast.walk(ast.parse(text)) if "try:" in text else ():
+        tree = ast.Module([], [])
+        with suppress(SyntaxError):  # a notebook
+            tree = ast.parse(text) if "try:" in text else tree
+        for block in ast.walk(tree):
             if (
                 isinstance(block, ast.Try)
                 and any(_imports_at(frame.f_lineno, each) for each in block.body)

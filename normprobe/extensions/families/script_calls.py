@@ -199,8 +199,8 @@ def decoder_layers_in(model: nn.Module, named: str = "") -> Sequence[nn.Module]:
     with suppress(Exception):  # code of any kind; a trace tells later
         layers = find_parts(model).decoder_layers
         return [] if layers is None else list(layers.module.children())
-    inside = [each for each in model.modules() if each is not model and _words_of(each)[1]]
-    for each in sorted(inside, key=_words_of, reverse=True):
+    words = {each: _words_of(each) for each in model.modules() if each is not model}
+    for each in sorted((m for m in words if words[m][1]), key=words.__getitem__, reverse=True):
         with suppress(Exception):
             layers = find_parts(each).decoder_layers
             if layers is not None:

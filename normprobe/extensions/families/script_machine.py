@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import GenerationMixin, PreTrainedModel
 
+from normprobe.hooks import same_random_numbers
 from normprobe.model.tracing.recording import tensors
 from normprobe.tensors import with_tensors
 
@@ -216,18 +217,11 @@ def drawing() -> tuple[Any, ...]:
 @contextmanager
 def drawing_as(states: tuple[Any, ...]) -> Iterator[None]:
     """Inside the block what is drawn at random is what was drawn from such states on."""
-    before = drawing()
-    _draw_from(states)
-    try:
-        yield
-    finally:
-        _draw_from(before)
-
-
-def _draw_from(states: tuple[Any, ...]) -> None:
     on_cpu, on_gpus, of_python, of_numpy = states
-    torch.set_rng_state(on_cpu)
-    if on_gpus:
-        torch.cuda.set_rng_state_all(on_gpus)
-    random.setstate(of_python)
-    np.random.set_state(of_numpy)
+    with same_random_numbers():
+        torch.set_rng_state(on_cpu)
+        if on_gpus:
+            torch.cuda.set_rng_state_all(on_gpus)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        yield

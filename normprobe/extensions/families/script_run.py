@@ -19,6 +19,7 @@ from contextlib import (
     redirect_stdout,
 )
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import starmap
 from pathlib import Path
 from traceback import walk_tb
@@ -340,6 +341,12 @@ def _written_for(error: BaseException) -> str | None:
     return None
 
 
+def _is_hidden(folder: Path) -> bool:
+    """Whether a package that is installed is imported in place of a folder without a file."""
+    spec = find_spec(folder.name) if folder.is_dir() else None
+    return spec is not None and spec.origin is not None and Path(spec.origin).parent != folder
+
+
 def _failed(
     path: Path, arguments: Sequence[str], error: BaseException, bridged: bool
 ) -> NormprobeError:
@@ -347,7 +354,7 @@ def _failed(
     by_itself = f"run it by itself first: python {typed if len(typed) < _SAID else f'{path} ...'}"
     way = other_package(error) or by_itself
     packages = missing_packages(error)
-    hidden = next((each for each in packages if (path.parent / each).is_dir()), "")
+    hidden = next((each for each in packages if _is_hidden(path.parent / each)), "")
     if hidden:
         way = f"a package {hidden} hides the folder beside the script: put __init__.py into that"
     elif packages:

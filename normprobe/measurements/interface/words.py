@@ -58,7 +58,7 @@ def verdict(run: RunStore) -> Verdict:
     of_vision = {"vision_encoder", "projector"} & {*run.record.get("parts", ["projector"])}
     makes = bool(of_vision) or "discrete" in run.record["fusion"]
     if not makes and _has(interface, DECODER_INPUT, VISUAL):
-        told = "What visual tokens are before the decoder is left out: nothing ran that makes them."
+        told = "Visual tokens before the decoder are left out: no part that makes them is known."
         findings.append(Finding("stages", told))
     if run.record.get("input_by_construction"):
         findings += _construction(run.record["before_layer_1"])
